@@ -66,10 +66,14 @@ class Table:
 
     def features(self, rows: IntArray) -> FloatArray:
         """Return the actions of cases, shape (M, K, d)."""
+        return self.actions(self.z[rows])
+
+    def actions(self, z: FloatArray) -> FloatArray:
+        """Return the actions of contexts, shape (M, K, d)."""
         K, size = self.num_arms, self.z.shape[1]
-        features = np.zeros((len(rows), K, K, size))
-        features[:, np.arange(K), np.arange(K)] = self.z[rows][:, None]
-        return features.reshape(len(rows), K, K * size)
+        actions = np.zeros((len(z), K, K, size))
+        actions[:, np.arange(K), np.arange(K)] = z[:, None]
+        return actions.reshape(len(z), K, K * size)
 
 
 def _table(x: FloatArray, label: IntArray, group: IntArray | None = None) -> Table:

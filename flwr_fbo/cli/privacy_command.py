@@ -159,10 +159,10 @@ def privacy(
     With DPFTSDE the middle column is for the same noise with the exact sensitivity, the
     right one for this package's default noise.
 
-    With FedUCB it says whether a linear bandit pays. --releases is then the number of
-    synchronisations. It assumes sites that act on their own data, too, that are alike,
-    and have rewards in [0, 1]. It promises a quarter of the gain that the formula in
-    flwr_fbo.bandits.linear.worth_of_sums expects.
+    With FedUCB it says whether a linear bandit pays, for each of its promises, in
+    points of reward. --releases is then the number of synchronisations. It assumes
+    sites that are alike, have rewards in [0, 1], and fill the encoder's bounds. The
+    formula is in flwr_fbo.bandits.linear.worth_of_sums.
 
     Examples
     --------

@@ -118,17 +118,22 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
                 "resumed, and the sites have spent their epsilon",
                 *self._sums.trust(),
             ]
-        if trust := self._sums.trust():
-            return trust
+        trust = self._sums.trust()
         # What the others will be worth to a site, where that can be planned.
         settings, times = self.study.settings, self._times
         planned = settings.releases.num_releases
         has_centre = self.study.graph is None
-        if not settings.uses_own_data or not times or not planned or not has_centre:
-            return []
+        if settings.uses_raw_sums or not times or not planned or not has_centre:
+            return trust
         trials = max(self._num_trials or times[-1] + 1, planned + 1)
-        plan = SharingPlan(settings.releases, self.study.num_agents, trials, times)
-        return plan.lines()
+        plan = SharingPlan(
+            settings.releases,
+            self.study.num_agents,
+            trials,
+            settings.local_data,
+            times,
+        )
+        return [*trust, *plan.lines()]
 
     def _resumed(self) -> None:
         ledger = self.server.ledger

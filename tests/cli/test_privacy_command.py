@@ -46,12 +46,14 @@ def test_privacy_says_whether_a_bandit_pays() -> None:
     result = invoke(*BANDIT, "--agents=50", "--epsilon=4")
     assert result.exit_code == 0, result.output
     assert "synchronisations after 44, 56, 72, 91, ... trials" in result.output
-    assert "At least 7 % less regret than alone" in result.output
+    assert "It pays: sites gain about 0.4 points; alone they lose 2.2" in result.output
     result = invoke(*BANDIT, "--agents=50", "--epsilon=.5")
-    assert "Let each site play alone; it takes epsilon 2 or 500 sites" in result.output
+    assert result.output.count("Let each site play alone") == 3
+    assert "; it takes epsilon 2 or 1,000 sites" in result.output
     plan = json.loads(invoke(*BANDIT, "--agents=50", "--epsilon=4", "--json").output)
-    assert plan["pays"] is True
-    assert plan["promised_saving"] == pytest.approx(0.066, abs=0.01)
+    pays = {name: each["pays"] for name, each in plan["promises"].items()}
+    assert pays == {"own": True, "one_noise": True, "released": False}
+    assert plan["promises"]["own"]["points_gained"] == pytest.approx(0.36, abs=0.05)
 
 
 @pytest.mark.parametrize(

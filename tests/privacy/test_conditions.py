@@ -229,10 +229,12 @@ def test_a_plan_of_a_bandit_names_its_epsilon_and_condition() -> None:
         "--dimensions 8 --epsilon 4 --delta 1e-5"
     )
     about = line.split()
-    [said] = [t for t in printed(*about).splitlines() if t.startswith("Epsilon 4 at")]
-    assert FINISHED_TABLE in said
+    said = [t for t in printed(*about).splitlines() if t.startswith("Epsilon 4 at")]
+    assert [FINISHED_TABLE in line for line in said] == [True, False, False]
     shown = json.loads(printed(*about, "--json"))
-    assert (shown["epsilon"], shown["condition"]) == (4, FINISHED_TABLE)
+    conditions = {name: p["condition"] for name, p in shown["promises"].items()}
+    assert shown["epsilon"] == 4
+    assert conditions == {"own": FINISHED_TABLE, "one_noise": "", "released": ""}
 
 
 def test_kinds_are_named_as_in_ledgers() -> None:

@@ -575,15 +575,20 @@ def test_the_log_says_beforehand_what_the_others_are_worth(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     poor = replace(RELEASES, epsilon=0.1)
-    for releases, said in ((RELEASES, "At least"), (poor, "alone;")):
+    for releases, said in (
+        (RELEASES, "It pays: sites gain about"),
+        (poor, "It does not pay: sites lose about"),
+    ):
         caplog.clear()
         settings = replace(CASES["own"], releases=releases)
         fed_ucb(settings, noise_seed=None).summary()
-        assert "the others' last sums are worth" in caplog.text
+        assert "the last total is worth" in caplog.text
         assert said in caplog.text
     caplog.clear()
+    fed_ucb(CASES["raw"], noise_seed=None).summary()
+    assert "the last total is worth" not in caplog.text
     fed_ucb(noise_seed=None).summary()
-    assert "the others' last sums are worth" not in caplog.text
+    assert "It does not pay: sites lose about" in caplog.text
 
 
 def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:

@@ -236,6 +236,21 @@ class FeatureEncoder:
             return tuple(names)
         return tuple(f"{block}: {name}" for block in self._all_blocks for name in names)
 
+    @cached_property
+    def scale_groups(self) -> NDArray[np.int64]:
+        """Group of each feature, shape (d,), from 0 on.
+
+        Features of a group differ in a category or in a block only, and one of them at
+        most is not 0 in an action. So the mean of their summed squares is that of a
+        number, or of the product of two, whatever is rare among categories and arms.
+        """
+        sizes = [1, *(len(field.labels(name)) for name, field in self._fields.items())]
+        field = np.repeat(np.arange(len(sizes)), sizes)
+        left, right = self._factors
+        pairs = field[left] * len(sizes) + field[right]
+        groups = np.unique(pairs, return_inverse=True)[1]
+        return np.tile(groups, self._num_blocks)
+
     def encode(
         self, context: Mapping[str, Any], arms: Arms, max_norm: float = 1.0
     ) -> Encoded:

@@ -4,17 +4,25 @@ A site knows the sum of its own trials without noise: V = sum x x' and c = sum x
 others' part of the total, O = total - own message, is noisy, and of sites that may
 differ. A Bayesian linear regression puts them together, with reward variance v:
 
-    theta ~ N(0, v / ridge I),    y = x'theta + N(0, v).
+    theta ~ N(0, v / ridge D^-1),    y = x'theta + N(0, v).
 
-Ridge and v are not set: the data tell them.
+Ridge, D and v are not set: the data tell them.
+
+**Scales.** D is diagonal. With an encoder it has the mean square of each number in the
+own actions, over all categories and blocks that it comes with
+(`FeatureEncoder.scale_groups`). So an unlikely theta is one that would make rewards
+vary much, in whatever unit a number is, and a ridge is in trials: that of one weighs as
+one average trial does (unit information; Kass & Wasserman, 1995). Bounds that are too
+wide make a feature small, and change nothing. A scale is at least a thousandth of the
+mean one. Vectors may have a coordinate for each arm, and then those of rare arms would
+look small: without an encoder all scales are the mean one.
 
 **Ridge and reward variance.** The model is a mixture over a public grid of ridges, from
-.001 to 1 of the longest action's square, as features have different scales. A ridge's
-weight is its prior, proportional to 1 / ridge, times its evidence, the marginal
-likelihood of the own clean data (MacKay, 1992). v is estimated by the residuals of the
-smallest ridge. A width is for rewards that vary by sigma; the site explores sqrt(v) /
-sigma of it. A ridge and width tuned on a table do better on most, and
-``benchmarks/bandit_defaults.py`` says by how much.
+a tenth of a trial to 30. A ridge's weight is its prior, proportional to 1 / ridge,
+times its evidence, the marginal likelihood of the own clean data (MacKay, 1992). v is
+estimated by the residuals of the smallest ridge. A width is for rewards that vary by
+sigma; the site explores sqrt(v) / sigma of it. ``benchmarks/bandit_defaults.py`` says
+what a ridge and width that are tuned on a table itself give beside it.
 
 The others count for as much as they are worth to this site.
 
@@ -37,7 +45,7 @@ A site chooses within the ellipsoid of the mixture's mean and covariance. All of
 function of sums, and is computed anew when there are new trials.
 ``benchmarks/secure_bandits.py`` shows what it gives.
 
-*No error depends on data.* A server chooses scales and the total. So a ridge is never
+*No error depends on data.* A server chooses bounds and the total. So a ridge is never
 less than what rounding may take from an eigenvalue of V (`_least_ridge`); what is
 inverted, or has a factor, is raised where rounding has made it indefinite (`raised`);
 and what overflows is refused by the total alone, before own data are looked at
@@ -63,10 +71,12 @@ from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.rounding import raised
 
-# Ridges that are averaged over, the prior of each proportional to its inverse; how many
-# own trials the others may be worth in a direction, and the prior of each; both in
-# units of the longest action's square.
-_RIDGES = np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0])
+# Ridges that are averaged over, in trials, the prior of each proportional to its
+# inverse; and the least scale of a coordinate, over the mean one.
+_RIDGES = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 30.0])
+_LEAST_SCALE = 1e-3
+# How many own trials the others may be worth in a direction, in units of the longest
+# action's square, and the prior of each.
 _CAPS = np.array([0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6])
 _PRIOR = np.array([0.98] + [0.02 / 6] * 6)
 # The reward variance is estimated as if so many trials had shown the largest one, and
@@ -153,7 +163,7 @@ class Others:
             across = np.swapaxes(directions, -1, -2)
             cross = _times(across, others[..., :-1, -1])
             alone = _mixture(settings, own, num_own, None)
-            matrix = own[..., :-1, :-1] + _scaled_eye(alone.ridge, own.shape[-1] - 1)
+            matrix = own[..., :-1, :-1] + _diagonal(alone.ridge)
             rotated = across @ matrix @ directions
             target = _times(across, own[..., :-1, -1])
             low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
@@ -276,11 +286,12 @@ class OwnBelief:
         """
         known, num_known = self._known
         alone = _mixture(self._settings, known, num_known, None)
-        values = np.maximum(np.linalg.eigvalsh(known[..., :-1, :-1]), 0.0)
+        root = np.sqrt(alone.ridge)
+        gram = known[..., :-1, :-1] / (root[..., :, None] * root[..., None, :])
+        values = np.maximum(np.linalg.eigvalsh(gram), 0.0)
 
         def volume(times: FloatArray) -> FloatArray:
-            scaled = values * times[..., None] + alone.ridge[..., None]
-            return np.asarray(np.log(scaled).sum(-1))
+            return np.asarray(np.log1p(values * times[..., None]).sum(-1))
 
         low = np.ones_like(num_known)
         shrunk = (
@@ -329,8 +340,8 @@ class _Mixture(NamedTuple):
         Covariance of theta over v.
     variance : ndarray of shape (...)
         v, of rewards.
-    ridge : ndarray of shape (...)
-        Mean of the ridges, of their logarithms.
+    ridge : ndarray of shape (..., d)
+        Mean of the ridges, of their logarithms, of each coordinate.
     """
 
     estimate: FloatArray
@@ -349,22 +360,27 @@ def _mixture(
 
     A normal prior of precision P = ridge I + H over v and mean P^-1 u gives own data
     the evidence, but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) +
-    log det P / 2 - log det (V + P) / 2. In the eigenvectors of V + H all of its ridges
-    are one division each.
+    log det P / 2 - log det (V + P) / 2. Coordinates are divided by the roots of their
+    scales. In the eigenvectors of V + H all ridges are then one division each.
     """
-    gram, target, most = own[..., :-1, :-1], own[..., :-1, -1], settings.noise_scale**2
-    trial = settings.releases.max_action_norm**2
-    least = _least_ridge(settings, own, num_own)
+    scale = _scale(settings, own, num_own)
+    by = np.sqrt(scale)
+    by_both = by[..., :, None] * by[..., None, :]
+    gram, target = own[..., :-1, :-1] / by_both, own[..., :-1, -1] / by
+    most, trial = settings.noise_scale**2, settings.releases.max_action_norm**2
     # Axes in front of a batch's: ridges, and caps.
-    ridges = np.maximum(trial * _on_front(_RIDGES, least.ndim), least)[:, None]
+    ridges = _on_front(_RIDGES, by.ndim - 1)[:, None]
     h = u = np.zeros((1, *target.shape))
     grams, targets, caps = gram[None], target[None], _PRIOR[:1]
     if others is not None:
         U, caps = others.directions, _PRIOR
         shares = np.stack([others.share(cap * trial) for cap in _CAPS])
-        h, u = shares * others.information, shares * others.target
-        grams = gram + (U * h[..., None, :]) @ np.swapaxes(U, -1, -2)
-        targets = target + _times(U, u)
+        capped = U * (shares * others.information)[..., None, :]
+        information = capped @ np.swapaxes(U, -1, -2) / by_both
+        told = _times(U, shares * others.target) / by
+        h, axes = np.linalg.eigh(information)
+        h, u = np.maximum(h, 0.0), _times(np.swapaxes(axes, -1, -2), told)
+        grams, targets = gram + information, target + told
     values, axes = np.linalg.eigh(grams)
     rotated = _times(np.swapaxes(axes, -1, -2), targets)
     inverses = 1 / (np.maximum(values, 0.0) + ridges[..., None])
@@ -379,8 +395,8 @@ def _mixture(
         evidence = fit / variance + np.log(priors * inverses).sum(-1)
         # What overflows is no evidence.
         evidence = np.where(np.isfinite(evidence), evidence / 2, -np.inf)
-        evidence += _on_front(np.log(caps), least.ndim)
-        evidence -= _on_front(np.log(_RIDGES), least.ndim)[:, None]
+        evidence += _on_front(np.log(caps), by.ndim - 1)
+        evidence -= np.log(ridges)
         weights = np.exp(evidence - evidence.max(axis=(0, 1)))
         weights /= weights.sum(axis=(0, 1))
         means = np.where(weights[..., None] > 0, _times(axes, means), 0.0)
@@ -391,8 +407,33 @@ def _mixture(
     within = (weights[..., None] * inverses).sum(axis=0)
     covariances = (axes * within[..., None, :]) @ np.swapaxes(axes, -1, -2)
     covariance = covariances.sum(axis=0) + apart @ np.swapaxes(apart, -1, -2)
-    logarithm = (weights * np.log(ridges)).sum(axis=(0, 1))
-    return _Mixture(estimate, covariance, variance, np.exp(logarithm))
+    ridge = np.exp((weights * np.log(ridges)).sum(axis=(0, 1)))
+    return _Mixture(
+        estimate / by, covariance / by_both, variance, ridge[..., None] * scale
+    )
+
+
+def _scale(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> FloatArray:
+    """Return D: the scale of each coordinate, in squares, shape (..., d).
+
+    All are alike without an encoder, or before the first trial. None is so small that a
+    ridge is below `_least_ridge`.
+    """
+    releases, encoder = settings.releases, settings.encoder
+    d, trial = releases.dimension, releases.max_action_norm**2
+    squares = np.diagonal(own[..., :-1, :-1], axis1=-2, axis2=-1)
+    total = squares.sum(-1)
+    # A prior may be worth more trials than it has.
+    count = np.maximum(num_own, total / trial)[..., None]
+    if encoder is None:
+        squares = np.repeat(total[..., None] / d, d, axis=-1)
+    else:
+        groups = encoder.scale_groups
+        squares = (squares @ np.eye(groups.max() + 1)[groups])[..., groups]
+    scale = np.where(count > 0, squares / np.maximum(count, _TINY), trial / d)
+    least = _least_ridge(settings, own, num_own) / _RIDGES[0]
+    least = np.maximum(least, _LEAST_SCALE * scale.mean(-1))
+    return np.asarray(np.maximum(scale, least[..., None]))
 
 
 def _ellipsoid_of(settings: LinearUCBSettings, mixture: _Mixture) -> Ellipsoid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr_fbo._common.validation import require, require_int
@@ -13,6 +14,15 @@ from flwr_fbo.study.report.plan import StudyPlan
 
 # Beyond these only memory and patience of whoever asks would end.
 _MOST_AGENTS, _MOST_TRIALS = 10**6, 10**6
+_HEADINGS = {
+    "own": "local_data='own'",
+    "one_noise": "local_data='released', sums under one noise (mechanism='blocks')",
+    "released": "local_data='released', each site's own noise",
+}
+_REALISED = (
+    "In a running site one outcome changes later actions, and its epsilon may be "
+    "larger: there policy.realised_privacy() estimates it."
+)
 _NEEDED = ("num_releases", "num_trials", "dimension", "epsilon", "delta")
 
 
@@ -29,35 +39,51 @@ def plan_sharing(
     num_releases, num_trials, dimension, epsilon, delta = (options[n] for n in _NEEDED)
     require_int("num_agents", num_agents, 1, _MOST_AGENTS)
     require_int("num_trials", num_trials, 1, _MOST_TRIALS)
-    sums = ContinualSettings(
-        num_releases, dimension, epsilon, delta, reward_range=(0, 1)
-    )
-    plan = SharingPlan(sums, num_agents, num_trials)
+    settings = num_releases, dimension, epsilon, delta
+    own = ContinualSettings(*settings, reward_range=(0, 1))
+    blocks = replace(own, mechanism="blocks")
+    plans = {
+        "own": SharingPlan(own, num_agents, num_trials, "own"),
+        "one_noise": SharingPlan(blocks, num_agents, num_trials, "released"),
+        "released": SharingPlan(own, num_agents, num_trials, "released"),
+    }
+    conditions = {"own": FINISHED_TABLE, "one_noise": "", "released": ""}
+    promises = {
+        name: {
+            "condition": conditions[name],
+            "schedule": plan.times,
+            "noise_over_signal": plan.noise,
+            "worth_in_own_trials": plan.worth,
+            "points_alone_loses": plan.regret_alone,
+            "points_gained": plan.gain,
+            "pays": plan.pays,
+            "needed_epsilon": plan.needed_epsilon,
+            "needed_agents": plan.needed_agents,
+        }
+        for name, plan in plans.items()
+    }
     values = {
         "strategy": strategy,
         "epsilon": epsilon,
         "delta": delta,
-        "condition": FINISHED_TABLE,
         "agents": num_agents,
         "trials": num_trials,
-        "schedule": plan.times,
-        "noise_over_signal": plan.noise,
-        "worth_in_own_trials": plan.worth,
-        "promised_saving": plan.promised_saving,
-        "pays": plan.pays,
-        "needed_epsilon": plan.needed_epsilon,
-        "needed_agents": plan.needed_agents,
+        "promises": promises,
     }
-    shown = ", ".join(map(str, plan.times[:4]))
     lines = [
         f"{num_agents} sites, rewards in [0, 1], encoded actions of dimension "
-        f"{dimension}; synchronisations after {shown}"
-        f"{', ...' if len(plan.times) > 4 else ''} trials.",
-        f"Noise over signal in the others' last sum: {plan.noise:.2g}.",
-        *(f"{line}." for line in plan.lines()),
-        f"Epsilon {epsilon:g} at delta {delta:g} is for one trial"
-        f"{after_epsilon(FINISHED_TABLE)}: local_data='own'.",
-        "In a running site one outcome changes later actions, and its epsilon may be "
-        "larger: there policy.realised_privacy() estimates it.",
+        f"{dimension}. A point is a hundredth of the rewards' range, a trial."
     ]
+    for name, plan in plans.items():
+        shown = ", ".join(map(str, plan.times[:4]))
+        lines += [
+            "",
+            f"{_HEADINGS[name]}.",
+            f"Epsilon {epsilon:g} at delta {delta:g} is for one trial"
+            f"{after_epsilon(conditions[name])}; synchronisations after {shown}"
+            f"{', ...' if len(plan.times) > 4 else ''} trials.",
+            *(f"{line}." for line in plan.lines()),
+        ]
+        if conditions[name]:
+            lines.append(_REALISED)
     return StudyPlan(values, lines)

@@ -276,3 +276,25 @@ def test_other_things_that_are_not_encoded() -> None:
         BLOCKS.encode(PATIENT, [("hone", {})])
     with pytest.raises(ValueError, match="max_norm=0"):
         BLOCKS.encode(PATIENT, [("home", {})], max_norm=0)
+
+
+def test_features_of_a_scale_group_differ_in_a_category_or_a_block() -> None:
+    encoder = FeatureEncoder(
+        {"age": Number(0, 9), "ward": Category(["a", "b"])},
+        blocks=("drug", "rest"),
+        interactions=[("age", "ward")],
+    )
+    groups: dict[int, set[str]] = {}
+    for group, name in zip(encoder.scale_groups, encoder.feature_names, strict=True):
+        groups.setdefault(int(group), set()).add(name)
+    blocks = "drug", "rest"
+    assert sorted(groups) == [0, 1, 2, 3]
+    assert sorted(map(sorted, groups.values())) == sorted(
+        sorted(f"{block}: {name}" for block in blocks for name in names)
+        for names in (
+            ["intercept"],
+            ["age"],
+            ["ward=a", "ward=b"],
+            ["age x ward=a", "age x ward=b"],
+        )
+    )

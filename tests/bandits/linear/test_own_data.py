@@ -27,7 +27,7 @@ RELEASES = ContinualSettings(
 SETTINGS = LinearUCBSettings(RELEASES, local_data="own", ridge=1.5)
 THETA = np.array([0.4, -0.2, 0.1, 0.3])
 CAPS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1e6)
-RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 TRIALS, LEAST = 5, 0.02
 
 
@@ -66,7 +66,7 @@ def by_inverses(
         length = min(max(theta @ theta, 0.25), 400.0)
         k = std**2 / 2 * (1 + weight * length) / v
         h, t = g**2 / (g + k), g / (g + k) * (U.T @ u)
-        theta = np.linalg.solve(V + ridge * eye + U @ np.diag(h) @ U.T, c + U @ t)
+        theta = np.linalg.solve(V + ridge + U @ np.diag(h) @ U.T, c + U @ t)
     caps = [(q, 0.98 if q == 0 else 0.02 / 6) for q in CAPS]
     return mixed(own, num_own, caps, U, h, t)[:2]
 
@@ -78,17 +78,18 @@ def mixed(
     U: FloatArray,
     h: FloatArray,
     t: FloatArray,
-) -> tuple[FloatArray, FloatArray, float, float]:
+) -> tuple[FloatArray, FloatArray, float, FloatArray]:
     """Return covariance, mean, reward variance and ridge of the mixture."""
-    V, c, most, eye = own[:D, :D], own[:D, D], SETTINGS.noise_scale**2, np.eye(D)
-    least = np.linalg.inv(V + RIDGES[0] * eye)
+    V, c, most = own[:D, :D], own[:D, D], SETTINGS.noise_scale**2
+    scale = np.trace(V) / D / num_own * np.eye(D)
+    least = np.linalg.inv(V + RIDGES[0] * scale)
     v = (own[D, D] - c @ least @ c + TRIALS * most) / (num_own + TRIALS)
     v = min(max(v, LEAST * most), most)
     found, weights, ridges = [], [], []
     for ridge, (q, prior_of_cap) in product(RIDGES, caps):
         share = q / (h + q) if q else 0 * h
         H, mean = U @ np.diag(share * h) @ U.T, U @ (share * t)
-        P, A = H + ridge * eye, V + H + ridge * eye
+        P, A = H + ridge * scale, V + H + ridge * scale
         fit = (c + mean) @ np.linalg.inv(A) @ (c + mean)
         fit -= mean @ np.linalg.inv(P) @ mean
         ratio = np.linalg.det(P) / np.linalg.det(A)
@@ -102,7 +103,7 @@ def mixed(
     theta = np.sum([w * m for w, (_, m) in pairs], axis=0)
     spread = [w * np.outer(m - theta, m - theta) for w, (_, m) in pairs]
     inverse = np.sum([w * C for w, (C, _) in pairs], axis=0)
-    ridge = math.exp(np.dot(weights, np.log(ridges)))
+    ridge = math.exp(np.dot(weights, np.log(ridges))) * scale
     # For sigma^2, as is the model's matrix.
     covariance = (inverse + np.sum(spread, axis=0) / v) * v / most
     return covariance, theta, v, ridge
@@ -263,6 +264,39 @@ def test_rewards_of_another_scale_change_nothing() -> None:
         models.append(weighed(settings, told, 80, found))
     np.testing.assert_allclose(models[1].estimate, 100 * models[0].estimate)
     assert larger.fixed_width == pytest.approx(100 * (SETTINGS.fixed_width or 0))
+
+
+@pytest.mark.parametrize("by", [1 / 15, 1 / 3])
+def test_bounds_that_are_too_wide_change_no_choice(by: float) -> None:
+    fields = {f"x{i}": Number(-1, 1) for i in range(D - 2)}
+    encoder = FeatureEncoder(fields, {"hours": Number(0, 9)}, interactions=[])
+    settings = replace(SETTINGS, encoder=encoder)
+    own = clean_sum(THETA, 60, 1)
+    scale = np.array([1.0, by, by, by, 1.0])
+    actions = np.random.default_rng(2).normal(size=(7, D)) / 4
+    one = weighed(settings, own, 60, None).upper_bounds(actions, 0.3)
+    narrow = own * np.outer(scale, scale)
+    other = weighed(settings, narrow, 60, None).upper_bounds(actions * scale[:-1], 0.3)
+    np.testing.assert_allclose(other, one, rtol=1e-6)
+
+
+def test_rare_arms_do_not_look_small() -> None:
+    """All blocks tell the scale of a number; vectors have the mean scale."""
+    encoder = FeatureEncoder({"age": Number(0, 9)}, blocks=["drug", "rest"])
+    settings = replace(SETTINGS, encoder=encoder)
+    own = np.zeros((D + 1, D + 1))
+    own[:D, :D] = 20 * np.diag([0.5, 0.01, 0.05, 0.001])
+    own[D, D] = 20 * 0.25
+    share = _mixture(settings, own, 20, None).ridge
+    np.testing.assert_allclose(share / share[0], [1, 0.02, 1, 0.02])
+    of_vectors = _mixture(SETTINGS, own, 20, None).ridge
+    np.testing.assert_allclose(of_vectors, of_vectors[0])
+
+
+def test_nothing_is_told_of_scales_before_the_first_trial() -> None:
+    found = _mixture(SETTINGS, np.zeros((D + 1, D + 1)), 0, None)
+    np.testing.assert_allclose(found.ridge, found.ridge[0])
+    assert 0.1 / D <= found.ridge[0] <= 30 / D
 
 
 def test_the_reward_variance_is_learned() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flwr_fbo.bandits import ContinualSettings
 from flwr_fbo.bandits.linear.worth_of_sums import (
-    LEAST_SAVING,
+    LEAST_GAIN,
     SharingPlan,
     suggested_schedule,
 )
@@ -17,55 +17,101 @@ from flwr_fbo.bandits.linear.worth_of_sums import (
 RELEASES = ContinualSettings(
     10, 22, epsilon=4.0, delta=1e-5, reward_range=(0, 1), max_action_norm=1.0
 )
+BLOCKS = replace(RELEASES, mechanism="blocks")
 PLAN = SharingPlan(RELEASES, num_agents=50, num_trials=500)
+SUMMED = SharingPlan(BLOCKS, 50, 500, "released")
+LOCAL = SharingPlan(RELEASES, 50, 500, "released")
 
 
-def test_it_is_the_formula() -> None:
-    times = PLAN.times
-    left = alone = 0.0
+def lost(known: float) -> float:
+    return 6 * math.sqrt(22 / max(known, 22))
+
+
+def worth(sites: int, trials: int, variance: float) -> float:
+    """Return what a total of sites with so many trials is worth."""
+    signal = sites * trials * 0.3 / 22
+    return sites * trials / (1 + 8 * variance / signal)
+
+
+def test_on_own_data_it_is_the_formula() -> None:
+    times, alone, shared, of_total = PLAN.times, 0.0, 0.0, 0.0
     for t in range(1, 501):
         made = [k for k, time in enumerate(times) if time < t]
-        worth = 0.0
         if made:
-            tau, s = times[made[-1]], RELEASES.std_by(len(made))
-            worth = 49 * tau / (1 + 8 * s**2 * 22 / (0.3 * tau))
-        left += max(t + worth, 22) ** -0.5
-        alone += max(t, 22) ** -0.5
-    assert PLAN.worth == pytest.approx(worth)
-    assert PLAN.promised_saving == pytest.approx((1 - left / alone) / 4)
+            s = RELEASES.std_by(len(made))
+            of_total = worth(49, times[made[-1]], 49 * s**2)
+        alone += lost(t) / 500
+        shared += lost(t + of_total) / 500
+    assert PLAN.worth == pytest.approx(of_total)
+    assert PLAN.regret_alone == pytest.approx(alone)
+    assert PLAN.gain == pytest.approx(0.75 * (alone - shared) - 0.1)
 
 
-def test_more_epsilon_sites_and_trials_save_more() -> None:
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_of_one_noise_it_is_the_formula(epsilon: float) -> None:
+    """A site acts on totals only; it leaves where they know less than it does."""
+    releases = replace(BLOCKS, epsilon=epsilon)
+    plan = replace(SUMMED, releases=releases)
+    times, gained, has_left = plan.times, 0.0, False
+    assert times[0] == 8
+    for t in range(1, 501):
+        made = sum(time < t for time in times)
+        of_total = 0.0
+        if made:
+            variance = made * releases.noise_std**2 / 0.8 * 50 / 33
+            of_total = worth(50, times[made - 1], variance)
+            has_left = has_left or of_total < times[made - 1]
+        gained += (lost(t) - lost(t * has_left + of_total)) / 500
+    assert has_left == (epsilon == 0.5)
+    assert plan.gain == pytest.approx(gained - 250 / 500)
+
+
+def test_with_the_noise_of_each_site_there_is_nothing_but_the_totals() -> None:
+    times, gained, of_total = LOCAL.times, 0.0, 0.0
+    for t in range(1, 501):
+        made = sum(time < t for time in times)
+        if made:
+            variance = 50 * RELEASES.std_by(made) ** 2
+            of_total = worth(50, times[made - 1], variance)
+        gained += (lost(t) - lost(0.03 * of_total)) / 500
+    assert LOCAL.gain == pytest.approx(gained)
+    assert LOCAL.gain < 0 < PLAN.gain < SUMMED.gain
+
+
+@pytest.mark.parametrize("plan", [PLAN, SUMMED, LOCAL])
+def test_more_epsilon_sites_and_trials_gain_more(plan: SharingPlan) -> None:
     for change in (
-        {"releases": replace(RELEASES, epsilon=8.0)},
+        {"releases": replace(plan.releases, epsilon=8.0)},
         {"num_agents": 100},
-        {"num_trials": 1000},
     ):
-        assert replace(PLAN, **change).promised_saving > PLAN.promised_saving
+        assert replace(plan, **change).gain > plan.gain
 
 
-def test_rewards_and_actions_of_another_scale_save_as_much() -> None:
-    larger = replace(RELEASES, max_action_norm=10.0, reward_range=(-5.0, 5.0))
-    plan = replace(PLAN, releases=larger)
-    assert plan.promised_saving == pytest.approx(PLAN.promised_saving)
+def test_rewards_and_actions_of_another_scale_gain_as_many_points() -> None:
+    for plan in (PLAN, SUMMED, LOCAL):
+        larger = replace(plan.releases, max_action_norm=10.0, reward_range=(-5.0, 5.0))
+        assert replace(plan, releases=larger).gain == pytest.approx(plan.gain)
 
 
 def test_alone_is_said_where_it_does_not_pay() -> None:
     plan = replace(PLAN, releases=replace(RELEASES, epsilon=0.5))
     assert not plan.pays
     _, line = plan.lines()
-    assert "Let each site play alone; it takes epsilon 2 or 500 sites" in line
-    assert replace(plan, releases=replace(RELEASES, epsilon=2.0)).pays
-    assert replace(plan, num_agents=500).pays
-    assert not replace(plan, num_agents=200).pays
-    assert plan.promised_saving < LEAST_SAVING
+    assert line.startswith("It does not pay: sites lose about 0.1 points; alone they")
+    assert f"it takes epsilon {plan.needed_epsilon:g} or" in line
+    assert replace(
+        plan, releases=replace(RELEASES, epsilon=plan.needed_epsilon or 0)
+    ).pays
+    assert replace(plan, num_agents=plan.needed_agents or 0).pays
+    assert plan.gain < LEAST_GAIN <= PLAN.gain
     _, line = PLAN.lines()
-    assert line == "At least 7 % less regret than alone"
+    assert line == "It pays: sites gain about 0.4 points; alone they lose 2.2"
 
 
-def test_one_site_saves_nothing_and_no_noise_everything_that_is_promised() -> None:
+def test_one_site_gains_nothing_and_no_noise_all_that_there_is() -> None:
     nobody = replace(PLAN, num_agents=1)
-    assert nobody.promised_saving == 0
+    assert nobody.worth == 0
+    assert not nobody.pays
     assert nobody.needed_epsilon is None
     free = replace(PLAN, releases=replace(RELEASES, epsilon=math.inf))
     assert free.worth == pytest.approx(49 * PLAN.times[-1])
@@ -84,6 +130,8 @@ def test_the_suggested_schedule_is_early() -> None:
         ({"releases": replace(RELEASES, num_releases=None)}, "num_releases=None"),
         ({"num_agents": 0}, "num_agents=0"),
         ({"num_trials": 10}, "num_trials=10"),
+        ({"local_data": "raw"}, "local_data='raw'"),
+        ({"releases": BLOCKS}, "local_data='own'"),
     ],
 )
 def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:

@@ -162,7 +162,7 @@ def privacy(
     With FedUCB it says whether a linear bandit pays. --releases is then the number of
     synchronisations. It assumes sites that act on their own data, too, that are alike,
     and have rewards in [0, 1]. It promises a quarter of the gain that the formula in
-    flwr_fbo.bandits.linear.worth_of_sums expects.
+    flwr_fbo.bandits.linear.sharing_plan expects.
 
     Examples
     --------

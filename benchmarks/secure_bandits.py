@@ -56,8 +56,9 @@ from benchmarks.classified_bandits import TABLES, Table, keel
 from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
-from flwr_fbo.bandits.linear.blocks_belief import LEAVE_SHARE, BlocksBelief, Misfit
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.leaving_the_sums import LEAVE_SHARE, Misfit
 from flwr_fbo.bandits.linear.own_data import Others, weighed
 from flwr_fbo.bandits.linear.settings import LocalData, geometric_schedule
 from flwr_fbo.privacy.gaussian import gaussian_mu

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from flwr_fbo import FedUCB, Limits, LinearBanditPolicy, linear_bandit_app
 from flwr_fbo.bandits import BanditResult
-from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, Misfit
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
+from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli import app

@@ -4,12 +4,9 @@ A block is the sum over all sites of [x; y][x; y]' of new trials, with Gaussian 
 known deviation s on the diagonal and s / sqrt(2) off it. Blocks are independent, so
 that k of them add up to a noisy running sum of deviation sqrt(sum s_j^2).
 
-Let G be the Gram matrix in it and z the noisy target, z = G theta + (rewards' noise) +
-(released noise). The noisy Gram matrix is shrunk to a multiple of I, as far as its
-noise explains how it differs from that. Noise on G moves z - G theta by variance
-s^2 / 2 (1 + w ||theta||^2) a coordinate, with w the weight of the noisy matrix; so an
-eigenvalue g of G is worth h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)) trials of
-reward variance v: a normal regression with known noise in both variables.
+The noisy Gram matrix is shrunk to a multiple of I, as far as its noise explains how it
+differs from that; an eigenvalue of it is then worth a number h of trials, by a normal
+regression with known noise in both variables (`flwr_fbo.models.noisy_sums`).
 
 Where each arm has coordinates of its own (`FeatureEncoder.blocks`), what a total says
 of two arms together is noise and nothing else: it is left out, and each arm's block is
@@ -20,15 +17,14 @@ nothing is to be tuned. All of this is post-processing of what was released.
 
 Two rules say when a site is better off with its own trials. `BlocksBelief.worth` is
 public: it compares what the totals know with what one site's own trials would tell.
-`Misfit` is private: it compares what the totals promise with what the site got, under
-noise that is charged. After either, a site acts on its own clean data, and nothing that
-it does later is in any block: so the whole promise still holds.
+`flwr_fbo.bandits.linear.leaving_the_sums` is private. After either, a site acts on its
+own clean data, and nothing that it does later is in any block: so the whole promise
+still holds.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -39,8 +35,8 @@ from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.models.noisy_sums import NoisySum, shrunk, times
+from flwr_fbo.models.ridge_average import Average, RidgeRegressions
 
 # Ridges that are averaged over, and the one that `worth` and shrinking count with; in
 # units of the longest action's square.
@@ -48,17 +44,7 @@ _RIDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
 _WORTH_RIDGE = 0.1
 # The reward variance to begin with, and the least one, over sigma^2.
 _FIRST_VARIANCE, _LEAST_VARIANCE = 0.8, 0.08
-# ||theta||^2, over the square of the range of rewards that sigma is half of, is taken
-# to be in this range.
-_NORMS = 0.25, 400.0
-# Share of a study's mu^2 that misfits have; the blocks' sums have the rest, and 1.12
-# times the noise that they would have without.
-LEAVE_SHARE = 0.2
-# A misfit of so many deviations of its noise, and of such a share of the rewards' range
-# a trial, is believed.
-_LEAVE_DEVIATIONS, _LEAST_MISFIT = 2.25, 0.15
 _TINY = np.finfo(float).tiny
-_ROUNDS = 3
 
 
 class BlocksBelief:
@@ -164,79 +150,12 @@ class BlocksBelief:
         return np.clip(centred + releases.reward_middle, *releases.reward_range)
 
 
-def summed_releases(releases: ContinualSettings) -> ContinualSettings:
-    """Return the settings of the sums of blocks, whose sites may leave.
-
-    Raises
-    ------
-    ValueError
-        If so small an epsilon cannot be shared with misfits.
-    """
-    if math.isinf(releases.epsilon):
-        return releases
-    mu = releases.mu * math.sqrt(1 - LEAVE_SHARE)
-    return replace(releases, epsilon=gaussian_epsilon(releases.delta, mu))
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """How far a block's rewards were below what the totals promised, under noise.
-
-    Formal guarantees
-    -----------------
-    Adjacency: one trial of the block replaced by another, with whatever action and
-    reward. The misfit is the sum over the block's trials of e - y, with e the expected
-    reward by the totals before the block and y the reward, both in the range of length
-    2 B: one trial moves it by 4 B at most. With noise of deviation 4 B / mu it is
-    mu-GDP. A trial is in one block, and misfits of different blocks are of different
-    trials: together they are mu-GDP, and with the blocks' sums sqrt(mu^2 + mu_sums^2)
-    (Dong, Roth & Su, 2022). Whether the site leaves is post-processing.
-
-    Attributes
-    ----------
-    settings : LinearUCBSettings
-        Settings of the study.
-    mu : float
-        mu > 0 of all misfits of a site together.
-    """
-
-    settings: LinearUCBSettings
-    mu: float
-
-    @property
-    def std(self) -> float:
-        """Deviation of the noise, in rewards."""
-        return 4 * self.settings.releases.max_reward / self.mu
-
-    def leaves(self, misfit: float, num_trials: int) -> bool:
-        """Return whether a site with that noisy misfit of a block leaves.
-
-        Parameters
-        ----------
-        misfit : float
-            Sum of e - y over the block, with the noise.
-        num_trials : int
-            Number of trials in the block as planned, which is public.
-        """
-        most = 2 * self.settings.releases.max_reward
-        return misfit > max(
-            _LEAVE_DEVIATIONS * self.std, _LEAST_MISFIT * most * num_trials
-        )
-
-
 class _Evidence(NamedTuple):
     """H and h in trials, and the shrunk Gram matrix: see the module."""
 
     information: FloatArray
     target: FloatArray
     gram: FloatArray
-
-
-class _Model(NamedTuple):
-    """Mean of theta, and its covariance over v."""
-
-    estimate: FloatArray
-    covariance: FloatArray
 
 
 def _evidence(
@@ -248,31 +167,22 @@ def _evidence(
 ) -> _Evidence:
     """Return what a noisy running sum tells, each arm's coordinates by themselves."""
     d = settings.releases.dimension
-    found = _Evidence(np.zeros((d, d)), np.zeros(d), np.zeros((d, d)))
-    low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
-    ridge = _WORTH_RIDGE * settings.releases.max_action_norm**2
-    for places in np.split(np.arange(d), num_arms):
-        square = np.ix_(places, places)
-        noisy, cross = total[square], total[places, d]
-        size = len(places)
-        middle = max(float(np.trace(noisy)) / size, 0.0)
-        difference = noisy - middle * np.eye(size)
-        # As far as the noise alone would make entries differ, they are shrunk.
-        by_noise = std**2 * (size + 1) / (2 * size)
-        mean_square = float(np.square(difference).mean())
-        weight = max(1 - by_noise / max(mean_square, _TINY), 0.0) if std else 1.0
-        values, axes = np.linalg.eigh(middle * np.eye(size) + weight * difference)
-        g, rotated = np.maximum(values, 0.0), axes.T @ cross
-        estimate = np.zeros(size)
-        for _ in range(_ROUNDS):
-            length = np.clip(estimate @ estimate, low, high)
-            noise = std**2 / 2 * (1 + weight * length) / variance
-            share = g / np.maximum(g + noise, _TINY)
-            estimate = share * rotated / (ridge + share * g)
-        found.information[square] = (axes * (share * g)) @ axes.T
-        found.target[places] = axes @ (share * rotated)
-        found.gram[square] = (axes * g) @ axes.T
-    return found
+    size = d // num_arms
+    places = np.arange(d).reshape(num_arms, size)
+    rows, columns = places[:, :, None], places[:, None, :]
+    noisy, cross, eye = total[rows, columns], total[places, d], np.eye(size)
+    middle = np.maximum(np.trace(noisy, axis1=-2, axis2=-1) / size, 0.0)
+    gram, weight = shrunk(noisy, middle[:, None, None] * eye, std)
+    arms = NoisySum.of(gram, cross, weight, std)
+    ridge = _WORTH_RIDGE * settings.releases.max_action_norm**2 * eye
+    nothing = np.zeros((num_arms, size))
+    unit = 4 * settings.noise_scale**2
+    found = arms.evidence(ridge, nothing, nothing, variance, unit, num_steps=3)
+    axes, back = found.directions, np.swapaxes(found.directions, -1, -2)
+    information, shrunken = np.zeros((d, d)), np.zeros((d, d))
+    information[rows, columns] = (axes * found.information[:, None]) @ back
+    shrunken[rows, columns] = (axes * arms.gram[:, None]) @ back
+    return _Evidence(information, times(axes, found.target).ravel(), shrunken)
 
 
 def _averaged(
@@ -280,25 +190,14 @@ def _averaged(
     found: _Evidence,
     variance: float,
     prior: Prior | None,
-) -> _Model:
+) -> Average:
     """Return the posterior of theta, with ridges averaged by their evidence."""
     ridges = _RIDGES[:, None] * settings.releases.max_action_norm**2
     information, target = found.information, found.target
     if prior is not None:
         information = information + prior.total[:-1, :-1]
         target = target + prior.total[:-1, -1]
-    values, axes = np.linalg.eigh(information)
-    h, rotated = np.maximum(values, 0.0), axes.T @ target
-    covariances = 1 / (h + ridges)
-    estimates = covariances * rotated
-    fit = (estimates * rotated).sum(axis=1)
-    evidence = (fit / variance - np.log((h + ridges) / ridges).sum(axis=1)) / 2
-    weights = np.exp(evidence - evidence.max())
-    weights /= weights.sum()
-    estimate = weights @ estimates
-    apart = (estimates - estimate) * np.sqrt(weights / variance)[:, None]
-    covariance = np.diag(weights @ covariances) + apart.T @ apart
-    return _Model(axes @ estimate, axes @ covariance @ axes.T)
+    return RidgeRegressions(information[None], target[None], ridges).average(variance)
 
 
 def _variance(

@@ -13,8 +13,9 @@ from flwr_fbo.bandits import (
     FeatureEncoder,
     LinearUCBSettings,
 )
-from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, Misfit
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
 
 D = 4
 RELEASES = ContinualSettings(5, D, epsilon=4.0, delta=1e-5, reward_range=(0.0, 1.0))

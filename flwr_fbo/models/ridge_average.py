@@ -6,7 +6,7 @@ of x y have, but for a constant, the log evidence (MacKay, 1992)
     ((c + P m)'(V + P)^-1 (c + P m) - m'P m) / (2 v) + log det (P (V + P)^-1) / 2.
 
 P = ridge I + H, with H what else is known: so in the eigenvectors of V + H all ridges
-are one division each. It is post-processing of the sums.
+are one division each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flwr_fbo.models.noisy_sums import times
 
 
 class Average(NamedTuple):
-    """Mean and covariance of a mixture of posteriors, or of each of a batch.
+    """A mixture of posteriors, or each of a batch.
 
     Attributes
     ----------
@@ -28,17 +28,29 @@ class Average(NamedTuple):
         Mean of theta.
     covariance : ndarray of shape (..., d, d)
         Covariance of theta over v.
-    weights : ndarray of shape (R, C, ...)
-        Posterior weight of each ridge and prior.
+    variance : float or ndarray of shape (...)
+        v, of rewards.
+    ridge : ndarray of shape (...)
+        Mean of the ridges, of their logarithms.
     """
 
     estimate: FloatArray
     covariance: FloatArray
-    weights: FloatArray
+    variance: FloatArray | float
+    ridge: FloatArray
 
 
-class RidgeRegressions:
-    """Posteriors by R ridges and C priors besides, or by each of a batch.
+def ridge_average(
+    gram: FloatArray,
+    target: FloatArray,
+    ridges: FloatArray,
+    variance: FloatArray | float,
+    *,
+    information: FloatArray | float = 0.0,
+    told: FloatArray | float = 0.0,
+    log_prior: FloatArray | float = 0.0,
+) -> Average:
+    """Return the average over R ridges, and C of what else is known.
 
     Parameters
     ----------
@@ -48,63 +60,33 @@ class RidgeRegressions:
         c + H m.
     ridges : ndarray of shape (R, 1, ...)
         Ridges > 0.
-    information : ndarray of shape (C, ..., d), optional
-        Eigenvalues of H; 0 unless given.
-    told : ndarray of shape (C, ..., d), optional
-        H m in the eigenvectors of H; 0 unless given.
-
-    Attributes
-    ----------
-    fit : ndarray of shape (R, C, ...)
-        Sum of squares of the rewards that each explains.
+    variance : float or ndarray of shape (...)
+        v > 0.
+    information, told : ndarray of shape (C, ..., d), optional
+        Eigenvalues of H, and H m in its eigenvectors; 0 unless given.
+    log_prior : ndarray, optional
+        Logarithms of prior weights, broadcast to (R, C, ...).
     """
-
-    def __init__(
-        self,
-        gram: FloatArray,
-        target: FloatArray,
-        ridges: FloatArray,
-        information: FloatArray | float = 0.0,
-        told: FloatArray | float = 0.0,
-    ) -> None:
-        values, self._axes = np.linalg.eigh(gram)
-        rotated = times(np.swapaxes(self._axes, -1, -2), target)
-        # What overflows is no evidence.
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._priors = ridges[..., None] + information
-            self._inverses = 1 / (np.maximum(values, 0.0) + ridges[..., None])
-            self._means = self._inverses * rotated
-            explained = (self._means * rotated).sum(-1)
-            self.fit = explained - (np.square(told) / self._priors).sum(-1)
-
-    def average(
-        self, variance: FloatArray | float, log_prior: FloatArray | float = 0.0
-    ) -> Average:
-        """Return their average by evidence.
-
-        Parameters
-        ----------
-        variance : float or ndarray of shape (...)
-            v > 0.
-        log_prior : ndarray, optional
-            Logarithms of prior weights, broadcast to (R, C, ...); all alike unless
-            given.
-        """
-        with np.errstate(over="ignore", invalid="ignore"):
-            volume = np.log(self._priors * self._inverses).sum(-1)
-            evidence = self.fit / variance + volume
-            evidence = np.where(np.isfinite(evidence), evidence / 2, -np.inf)
-            evidence += log_prior
-            weights = np.exp(evidence - evidence.max(axis=(0, 1)))
-            weights /= weights.sum(axis=(0, 1))
-            means = times(self._axes, self._means)
-            means = np.where(weights[..., None] > 0, means, 0.0)
-            estimate = (weights[..., None] * means).sum(axis=(0, 1))
-            apart = np.where(weights[..., None] > 0, means - estimate, 0.0)
-        apart *= np.sqrt(weights / variance)[..., None]
-        apart = np.moveaxis(apart.reshape(-1, *estimate.shape), 0, -1)
-        within = (weights[..., None] * self._inverses).sum(axis=0)
-        axes = self._axes
-        covariances = (axes * within[..., None, :]) @ np.swapaxes(axes, -1, -2)
-        covariance = covariances.sum(axis=0) + apart @ np.swapaxes(apart, -1, -2)
-        return Average(estimate, covariance, weights)
+    values, axes = np.linalg.eigh(gram)
+    back = np.swapaxes(axes, -1, -2)
+    inverses = 1 / (np.maximum(values, 0.0) + ridges[..., None])
+    # What overflows is no evidence.
+    with np.errstate(over="ignore", invalid="ignore"):
+        priors, rotated = ridges[..., None] + information, times(back, target)
+        means = inverses * rotated
+        fit = (means * rotated).sum(-1) - (np.square(told) / priors).sum(-1)
+        logarithm = fit / variance + np.log(priors * inverses).sum(-1)
+        logarithm = np.where(np.isfinite(logarithm), logarithm / 2, -np.inf)
+        logarithm += log_prior
+        weights = np.exp(logarithm - logarithm.max(axis=(0, 1)))
+        weights /= weights.sum(axis=(0, 1))
+        means = np.where(weights[..., None] > 0, times(axes, means), 0.0)
+        estimate = (weights[..., None] * means).sum(axis=(0, 1))
+        apart = np.where(weights[..., None] > 0, means - estimate, 0.0)
+    apart *= np.sqrt(weights / variance)[..., None]
+    apart = np.moveaxis(apart.reshape(-1, *estimate.shape), 0, -1)
+    within = (weights[..., None] * inverses).sum(axis=0)
+    covariance = ((axes * within[..., None, :]) @ back).sum(axis=0)
+    covariance = covariance + apart @ np.swapaxes(apart, -1, -2)
+    ridge = np.exp((weights * np.log(ridges)).sum(axis=(0, 1)))
+    return Average(estimate, covariance, variance, ridge)

@@ -35,13 +35,17 @@ from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.noisy_sums import NoisySum, shrunk, times
-from flwr_fbo.models.ridge_average import Average, RidgeRegressions
+from flwr_fbo.models.noisy_sums import evidence, times
+from flwr_fbo.models.ridge_average import Average, ridge_average
 
 # Ridges that are averaged over, and the one that `worth` and shrinking count with; in
 # units of the longest action's square.
 _RIDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
 _WORTH_RIDGE = 0.1
+# Sharing goes on where totals are worth so many times a site's own trials: those become
+# more until the next total. It is not judged before a site's own Gram matrix is as many
+# `_WORTH_RIDGE` in the mean direction. `benchmarks.secure_bandits` says by what tables.
+_LEAST_WORTH, _LEAST_RIDGES = 1.4, 2.0
 # The reward variance to begin with, and the least one, over sigma^2.
 _FIRST_VARIANCE, _LEAST_VARIANCE = 0.8, 0.08
 _TINY = np.finfo(float).tiny
@@ -121,16 +125,21 @@ class BlocksBelief:
         numbers only.
         """
         gram, information = self._found.gram, self._found.information
-        ridge = _WORTH_RIDGE * self.settings.releases.max_action_norm**2
-        eye = ridge * np.eye(len(gram))
+        eye = _worth_ridge(self.settings) * np.eye(len(gram))
         alone = np.trace(np.linalg.solve(gram / self._num_sites + eye, gram))
         together = np.trace(np.linalg.solve(information + eye, gram))
         return float(alone / max(together, _TINY)) if together > 0 else 0.0
 
     @property
     def pays(self) -> bool:
-        """Whether sites should go on sharing: the totals know more than own trials."""
-        return self.worth >= 1
+        """Whether sites should go on sharing: the totals know more than own trials.
+
+        They must know as much more as own trials will tell until the next total. At
+        first neither tells anything, and it is not judged.
+        """
+        gram, ridge = self._found.gram, _worth_ridge(self.settings)
+        is_early = np.trace(gram) < _LEAST_RIDGES * ridge * len(gram) * self._num_sites
+        return bool(is_early or self.worth >= _LEAST_WORTH)
 
     def expected(self, actions: FloatArray) -> FloatArray:
         """Return what rewards the totals promise, in the rewards' range.
@@ -158,6 +167,10 @@ class _Evidence(NamedTuple):
     gram: FloatArray
 
 
+def _worth_ridge(settings: LinearUCBSettings) -> float:
+    return _WORTH_RIDGE * settings.releases.max_action_norm**2
+
+
 def _evidence(
     settings: LinearUCBSettings,
     total: FloatArray,
@@ -167,22 +180,18 @@ def _evidence(
 ) -> _Evidence:
     """Return what a noisy running sum tells, each arm's coordinates by themselves."""
     d = settings.releases.dimension
-    size = d // num_arms
-    places = np.arange(d).reshape(num_arms, size)
-    rows, columns = places[:, :, None], places[:, None, :]
-    noisy, cross, eye = total[rows, columns], total[places, d], np.eye(size)
-    middle = np.maximum(np.trace(noisy, axis1=-2, axis2=-1) / size, 0.0)
-    gram, weight = shrunk(noisy, middle[:, None, None] * eye, std)
-    arms = NoisySum.of(gram, cross, weight, std)
-    ridge = _WORTH_RIDGE * settings.releases.max_action_norm**2 * eye
-    nothing = np.zeros((num_arms, size))
-    unit = 4 * settings.noise_scale**2
-    found = arms.evidence(ridge, nothing, nothing, variance, unit, num_steps=3)
-    axes, back = found.directions, np.swapaxes(found.directions, -1, -2)
-    information, shrunken = np.zeros((d, d)), np.zeros((d, d))
-    information[rows, columns] = (axes * found.information[:, None]) @ back
-    shrunken[rows, columns] = (axes * arms.gram[:, None]) @ back
-    return _Evidence(information, times(axes, found.target).ravel(), shrunken)
+    places = np.arange(d).reshape(num_arms, -1)
+    with_reward = np.column_stack([places, np.full(num_arms, d)])
+    arms = total[with_reward[:, :, None], with_reward[:, None, :]]
+    eye, ridge = np.eye(d // num_arms), _worth_ridge(settings)
+    trace = np.trace(arms[:, :-1, :-1], axis1=1, axis2=2)
+    middle = np.maximum(trace / len(eye), 0.0)[:, None, None] * eye
+    found = evidence(arms, std, variance, ridge, shrink_to=middle)
+    axes, matrices = found.directions, np.zeros((2, d, d))
+    for matrix, values in zip(matrices, (found.information, found.gram), strict=True):
+        of_arms = (axes * values[:, None]) @ np.swapaxes(axes, 1, 2)
+        matrix[places[:, :, None], places[:, None, :]] = of_arms
+    return _Evidence(matrices[0], times(axes, found.target).ravel(), matrices[1])
 
 
 def _averaged(
@@ -197,7 +206,7 @@ def _averaged(
     if prior is not None:
         information = information + prior.total[:-1, :-1]
         target = target + prior.total[:-1, -1]
-    return RidgeRegressions(information[None], target[None], ridges).average(variance)
+    return ridge_average(information[None], target[None], ridges, variance)
 
 
 def _variance(

@@ -18,12 +18,9 @@ sigma of it. A ridge and width tuned on a table do better on most, and
 
 The others count for as much as they are worth to this site.
 
-**Noise.** The others' Gram matrix is estimated from O by shrinkage. The prior mean is
-c1 V + c2 I, fitted by least squares; the weight w of O, from 0 to 1, is 1 less the
-share of the noise in O's mean square distance from it (Efron & Morris, 1973). Along an
-eigenvector of that estimate with eigenvalue g, the others' sum of x y is worth
-h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)) trials, where s is the deviation of the
-noise on the diagonal: see `flwr_fbo.models.noisy_sums`.
+**Noise.** The others' Gram matrix is shrunk towards c1 V + c2 I, fitted by least
+squares, as far as its noise explains how it differs from that. Along an eigenvector of
+it their sum of x y is worth a number h of trials (`flwr_fbo.models.noisy_sums`).
 
 **Difference.** If the site's parameter differs from the others' by N(0, v / q I), h
 becomes h q / (h + q): never more than q trials in any direction. How much sites differ
@@ -50,7 +47,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +56,8 @@ from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.noisy_sums import Evidence, NoisySum, shrunk, times
-from flwr_fbo.models.ridge_average import RidgeRegressions
+from flwr_fbo.models.noisy_sums import Evidence, evidence, times
+from flwr_fbo.models.ridge_average import Average, ridge_average
 from flwr_fbo.models.rounding import raised
 
 # Ridges that are averaged over, the prior of each proportional to its inverse; how many
@@ -128,24 +124,16 @@ class Others(Evidence):
         numpy.linalg.LinAlgError
             If ``others`` has numbers so large that nothing can be computed.
         """
-        V, d = own[..., :-1, :-1], own.shape[-1] - 1
         # What overflows is refused at the end.
         with np.errstate(over="ignore", invalid="ignore"):
-            noisy = others[..., :-1, :-1]
-            gram, weight = shrunk(noisy, _like(noisy, V), std)
             alone = _mixture(settings, own, num_own, None)
-            total = NoisySum.of(gram, others[..., :-1, -1], weight, std)
-            found = total.evidence(
-                V + _scaled_eye(alone.ridge, d),
-                own[..., :-1, -1],
-                alone.estimate,
-                alone.variance,
-                4 * settings.noise_scale**2,
-                num_steps=2,
+            like, ridge = _like(others, own), alone.ridge[..., None]
+            found = evidence(
+                others, std, alone.variance, ridge, known=own, shrink_to=like
             )
         if not (np.isfinite(found.information) & np.isfinite(found.target)).all():
             raise np.linalg.LinAlgError("the others' sum is too large")
-        return cls(found.directions, found.information, found.target)
+        return cls(**vars(found))
 
 
 class OwnBelief:
@@ -286,33 +274,12 @@ def weighed(
     return _ellipsoid_of(settings, mixture)
 
 
-class _Mixture(NamedTuple):
-    """A mixture over ridges and caps, or each of a batch.
-
-    Attributes
-    ----------
-    estimate : ndarray of shape (..., d)
-        Mean of theta.
-    covariance : ndarray of shape (..., d, d)
-        Covariance of theta over v.
-    variance : ndarray of shape (...)
-        v, of rewards.
-    ridge : ndarray of shape (...)
-        Mean of the ridges, of their logarithms.
-    """
-
-    estimate: FloatArray
-    covariance: FloatArray
-    variance: FloatArray
-    ridge: FloatArray
-
-
 def _mixture(
     settings: LinearUCBSettings,
     own: FloatArray,
     num_own: Counts,
     others: Others | None,
-) -> _Mixture:
+) -> Average:
     """Return the mixture over all ridges and, if there are others, all caps."""
     gram, target, most = own[..., :-1, :-1], own[..., :-1, -1], settings.noise_scale**2
     trial = settings.releases.max_action_norm**2
@@ -327,32 +294,35 @@ def _mixture(
         h, u = shares * others.information, shares * others.target
         grams = gram + (U * h[..., None, :]) @ np.swapaxes(U, -1, -2)
         targets = target + times(U, u)
-    regressions = RidgeRegressions(grams, targets, ridges, h, u)
-    # Of the least ridge, alone.
-    squares = own[..., -1, -1] - regressions.fit[0, 0] + _PRIOR_TRIALS * most
-    variance = squares / (num_own + _PRIOR_TRIALS)
+    # By the least ridge, alone.
+    fitted = np.linalg.solve(
+        gram + _scaled_eye(ridges[0, 0], gram.shape[-1]), target[..., None]
+    )
+    squares = own[..., -1, -1] - (target * fitted[..., 0]).sum(-1)
+    variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
     variance = np.clip(variance, _LEAST_VARIANCE * most, most)
     log_prior = _on_front(np.log(caps), least.ndim)
     log_prior = log_prior - _on_front(np.log(_RIDGES), least.ndim)[:, None]
-    average = regressions.average(variance, log_prior)
-    logarithm = (average.weights * np.log(ridges)).sum(axis=(0, 1))
-    return _Mixture(average.estimate, average.covariance, variance, np.exp(logarithm))
+    return ridge_average(
+        grams, targets, ridges, variance, information=h, told=u, log_prior=log_prior
+    )
 
 
-def _ellipsoid_of(settings: LinearUCBSettings, mixture: _Mixture) -> Ellipsoid:
+def _ellipsoid_of(settings: LinearUCBSettings, mixture: Average) -> Ellipsoid:
     """Return the ellipsoid of a mixture's mean, and of its covariance over sigma^2.
 
     A width w is then one of w sqrt(v) / sigma over v: the less rewards vary, the less
     is explored.
     """
     scale = settings.noise_scale**2 / mixture.variance
-    precision = _inverse(mixture.covariance) * scale[..., None, None]
+    precision = _inverse(mixture.covariance) * np.asarray(scale)[..., None, None]
     precision = (precision + np.swapaxes(precision, -1, -2)) / 2
     return Ellipsoid.raised(precision, times(precision, mixture.estimate))
 
 
-def _like(noisy: FloatArray, own: FloatArray) -> FloatArray:
+def _like(others: FloatArray, own_sum: FloatArray) -> FloatArray:
     """Return the c1 V + c2 I nearest to others' Gram matrices, with c1 and c2 >= 0."""
+    noisy, own = others[..., :-1, :-1], own_sum[..., :-1, :-1]
     d = noisy.shape[-1]
     size, trace = np.square(own).sum((-2, -1)), np.trace(own, axis1=-2, axis2=-1)
     fit, total = (noisy * own).sum((-2, -1)), np.trace(noisy, axis1=-2, axis2=-1)

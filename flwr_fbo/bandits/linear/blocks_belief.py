@@ -43,8 +43,9 @@ from flwr_fbo.models.ridge_average import Average, ridge_average
 _RIDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
 _WORTH_RIDGE = 0.1
 # Sharing goes on where totals are worth so many times a site's own trials: those become
-# more until the next total. It is not judged before a site's own Gram matrix is as many
-# `_WORTH_RIDGE` in the mean direction. `benchmarks.secure_bandits` says by what tables.
+# more until the next total. Own trials tell something once the site's Gram matrix is so
+# many `_WORTH_RIDGE` in the mean direction. `benchmarks.secure_bandits` says by which
+# tables both were chosen.
 _LEAST_WORTH, _LEAST_RIDGES = 1.4, 2.0
 # The reward variance to begin with, and the least one, over sigma^2.
 _FIRST_VARIANCE, _LEAST_VARIANCE = 0.8, 0.08
@@ -91,7 +92,7 @@ class BlocksBelief:
             encoder = self.settings.encoder
             num_arms = 1 if encoder is None else max(len(encoder.blocks), 1)
         size = self.settings.releases.dimension + 1
-        std = math.sqrt(float(np.square(stds).sum()))
+        self._std = std = math.sqrt(float(np.square(stds).sum()))
         most = self.settings.noise_scale**2
         variance = _FIRST_VARIANCE * most
         # What overflows is refused at the end.
@@ -135,11 +136,18 @@ class BlocksBelief:
         """Whether sites should go on sharing: the totals know more than own trials.
 
         They must know as much more as own trials will tell until the next total. At
-        first neither tells anything, and it is not judged.
+        first neither tells anything: then they go on if, by the noise and the number of
+        sites, totals could be worth that once own trials tell something, with the
+        largest variance of rewards and a theta as long as their range.
         """
         gram, ridge = self._found.gram, _worth_ridge(self.settings)
-        is_early = np.trace(gram) < _LEAST_RIDGES * ridge * len(gram) * self._num_sites
-        return bool(is_early or self.worth >= _LEAST_WORTH)
+        own = _LEAST_RIDGES * ridge
+        if np.trace(gram) >= own * len(gram) * self._num_sites:
+            return self.worth >= _LEAST_WORTH
+        g, most = own * self._num_sites, self.settings.noise_scale**2
+        information = g**2 / (g + self._std**2 / 2 * (1 + 4 * most) / most)
+        possible = (information + ridge) / (own + ridge)
+        return max(possible, self.worth) >= _LEAST_WORTH
 
     def expected(self, actions: FloatArray) -> FloatArray:
         """Return what rewards the totals promise, in the rewards' range.

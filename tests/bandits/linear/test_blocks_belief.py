@@ -122,9 +122,13 @@ def test_sharing_ends_where_totals_tell_hardly_more_than_own_trials() -> None:
     assert 1 < near.worth < 1.4
     assert not near.pays
     # Less than a trial of a site, in four directions: nothing can be said yet.
-    early = found(30, 45.0)
+    early = found(30, 8.0)
     assert early.worth < 1.4
     assert early.pays
+    # But for so much noise, or so few sites, that totals can never be worth it.
+    assert not found(30, 45.0).pays
+    few = believed(np.array([total_of(THETA, 6, 2)]), 8.0, num_sites=10)
+    assert not few.pays
 
 
 @pytest.mark.parametrize("size", [1e200, 1e308])

@@ -76,7 +76,7 @@ from flwr_fbo.bandits import (
 )
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LocalData
-from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
+from flwr_fbo.bandits.linear.sharing_plan import SharingPlan
 
 NUM_RELEASES, DELTA = 10, 1e-5
 SITES, EPSILONS, TRIALS = (10, 20, 50, 100, 200), (0.5, 1.0, 2.0, 4.0, 8.0), (200, 500)

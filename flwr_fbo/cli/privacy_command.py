@@ -162,7 +162,7 @@ def privacy(
     With FedUCB it says whether a linear bandit pays, for each of its promises, in
     points of reward. --releases is then the number of synchronisations. It assumes
     sites that are alike, have rewards in [0, 1], and fill the encoder's bounds. The
-    formula is in flwr_fbo.bandits.linear.worth_of_sums.
+    formula is in flwr_fbo.bandits.linear.sharing_plan.
 
     Examples
     --------

@@ -290,7 +290,7 @@ def summed_study(
     ValueError
         If they cannot; the message names what to choose.
     """
-    from flwr_fbo.bandits.linear.blocks_belief import summed_releases
+    from flwr_fbo.bandits.linear.leaving_the_sums import summed_releases
 
     settings, agents = study.settings, study.num_agents
     scheduled = "a list, with aggregation: when to synchronise is public"

@@ -23,11 +23,11 @@ from flwr_fbo.bandits.linear.settings import (
     DeterminantTrigger,
     LinearUCBSettings,
 )
+from flwr_fbo.bandits.linear.sharing_plan import SharingPlan
 from flwr_fbo.bandits.linear.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.strategies.bandit_result import BanditResult

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
-from flwr_fbo.models.ellipsoid import posterior_of_noisy_sum
+from flwr_fbo.models.noisy_sums import posterior_of_noisy_sum
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 FloatArray = NDArray[np.float64]

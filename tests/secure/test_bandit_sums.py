@@ -13,8 +13,11 @@ from typer.testing import CliRunner
 
 from flwr_fbo import FedUCB, Limits, LinearBanditPolicy, linear_bandit_app
 from flwr_fbo.bandits import BanditResult
-from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, Misfit
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
+from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
+from flwr_fbo.bandits.site.decision import action_of
 from flwr_fbo.bandits.site.recorded_bandit import RecordedBandit
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
@@ -481,6 +484,45 @@ def _form(heard: Heard) -> Any:
     arrays = tuple((array.dtype, array.shape) for array in heard.replies)
     iteration = heard.config["fbo-iteration"]
     return iteration, arrays, tuple(sorted(heard.metrics)), heard.refusal
+
+
+def test_a_misfit_is_what_rewards_were_below_the_totals_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept as rewards come: to leave or not, no trial is read."""
+    found: list[tuple[float, int]] = []
+    leaving = RecordedBandit._leaving
+
+    def unread(bandit: RecordedBandit, *given: int) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "trials", None)
+            return leaving(bandit, *given)
+
+    monkeypatch.setattr(RecordedBandit, "_leaving", unread)
+
+    def leaves(measure: Misfit, misfit: float, num_trials: int) -> bool:
+        found.append((misfit, num_trials))
+        return False
+
+    monkeypatch.setattr(BlocksBelief, "worth", 2.0)
+    monkeypatch.setattr(Misfit, "leaves", leaves)
+    monkeypatch.setattr(Misfit, "std", 0.0)
+    strategy = with_times([3, 6, 9, 12])
+    strategy.start(SumGrid(in_folders(tmp_path), APP))
+    expected: list[tuple[float, int]] = []
+    totals, summed = strategy.server.arrays
+    study = strategy.study
+    confidence = Confidence.of(study.released_by, N)
+    for k in (1, 2, 3):
+        stds = study.block_stds(summed[:k])
+        believed = BlocksBelief(confidence, totals[:k], stds, N)
+        for slot in range(N):
+            with journal_of(tmp_path / f"site-{slot}") as journal:
+                trials = [trial for trial in journal.trials() if trial.iteration == k]
+            actions = np.stack([action_of(trial) for trial in trials])
+            below = believed.expected(actions) - [trial.value for trial in trials]
+            expected.append((float(below.sum()), len(trials)))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 def test_all_leave_where_the_totals_tell_less_than_a_site_knows(

@@ -132,7 +132,8 @@ class Given:
 
 def unlikely_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep sites from leaving, so that their blocks say something."""
-    from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, Misfit
+    from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
+    from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
 
     monkeypatch.setattr(BlocksBelief, "worth", 2.0)
     monkeypatch.setattr(Misfit, "leaves", lambda *_: False)

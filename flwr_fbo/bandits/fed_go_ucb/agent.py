@@ -69,8 +69,9 @@ from flwr_fbo._common.validation import require
 from flwr_fbo.bandits.fed_go_ucb.settings import AgentReply, FedGOUCBSettings
 from flwr_fbo.bandits.linear.settings import DeterminantTrigger
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.models.ellipsoid import Ellipsoid, posterior_of_noisy_sum
+from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.network import CONSTANT_SHARE, RewardModel, reference_features
+from flwr_fbo.models.noisy_sums import posterior_of_noisy_sum
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.study.codec import is_sum

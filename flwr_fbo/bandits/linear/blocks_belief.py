@@ -4,12 +4,9 @@ A block is the sum over all sites of [x; y][x; y]' of new trials, with Gaussian 
 known deviation s on the diagonal and s / sqrt(2) off it. Blocks are independent, so
 that k of them add up to a noisy running sum of deviation sqrt(sum s_j^2).
 
-Let G be the Gram matrix in it and z the noisy target, z = G theta + (rewards' noise) +
-(released noise). The noisy Gram matrix is shrunk to a multiple of I, as far as its
-noise explains how it differs from that. Noise on G moves z - G theta by variance
-s^2 / 2 (1 + w ||theta||^2) a coordinate, with w the weight of the noisy matrix; so an
-eigenvalue g of G is worth h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)) trials of
-reward variance v: a normal regression with known noise in both variables.
+The noisy Gram matrix is shrunk to a multiple of I, as far as its noise explains how it
+differs from that; an eigenvalue of it is then worth a number h of trials, by a normal
+regression with known noise in both variables (`flwr_fbo.models.noisy_sums`).
 
 Where each arm has coordinates of its own (`FeatureEncoder.blocks`), what a total says
 of two arms together is noise and nothing else: it is left out, and each arm's block is
@@ -20,15 +17,14 @@ nothing is to be tuned. All of this is post-processing of what was released.
 
 Two rules say when a site is better off with its own trials. `BlocksBelief.worth` is
 public: it compares what the totals know with what one site's own trials would tell.
-`Misfit` is private: it compares what the totals promise with what the site got, under
-noise that is charged. After either, a site acts on its own clean data, and nothing that
-it does later is in any block: so the whole promise still holds.
+`flwr_fbo.bandits.linear.leaving_the_sums` is private. After either, a site acts on its
+own clean data, and nothing that it does later is in any block: so the whole promise
+still holds.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -39,26 +35,21 @@ from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.models.noisy_sums import evidence, times
+from flwr_fbo.models.ridge_average import Average, ridge_average
 
 # Ridges that are averaged over, and the one that `worth` and shrinking count with; in
 # units of the longest action's square.
 _RIDGES = np.array([0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
 _WORTH_RIDGE = 0.1
+# Sharing goes on where totals are worth so many times a site's own trials: those become
+# more until the next total. Own trials tell something once the site's Gram matrix is so
+# many `_WORTH_RIDGE` in the mean direction. `benchmarks.secure_bandits` says by which
+# tables both were chosen.
+_LEAST_WORTH, _LEAST_RIDGES = 1.4, 2.0
 # The reward variance to begin with, and the least one, over sigma^2.
 _FIRST_VARIANCE, _LEAST_VARIANCE = 0.8, 0.08
-# ||theta||^2, over the square of the range of rewards that sigma is half of, is taken
-# to be in this range.
-_NORMS = 0.25, 400.0
-# Share of a study's mu^2 that misfits have; the blocks' sums have the rest, and 1.12
-# times the noise that they would have without.
-LEAVE_SHARE = 0.2
-# A misfit of so many deviations of its noise, and of such a share of the rewards' range
-# a trial, is believed.
-_LEAVE_DEVIATIONS, _LEAST_MISFIT = 2.25, 0.15
 _TINY = np.finfo(float).tiny
-_ROUNDS = 3
 
 
 class BlocksBelief:
@@ -101,7 +92,7 @@ class BlocksBelief:
             encoder = self.settings.encoder
             num_arms = 1 if encoder is None else max(len(encoder.blocks), 1)
         size = self.settings.releases.dimension + 1
-        std = math.sqrt(float(np.square(stds).sum()))
+        self._std = std = math.sqrt(float(np.square(stds).sum()))
         most = self.settings.noise_scale**2
         variance = _FIRST_VARIANCE * most
         # What overflows is refused at the end.
@@ -135,16 +126,28 @@ class BlocksBelief:
         numbers only.
         """
         gram, information = self._found.gram, self._found.information
-        ridge = _WORTH_RIDGE * self.settings.releases.max_action_norm**2
-        eye = ridge * np.eye(len(gram))
+        eye = _worth_ridge(self.settings) * np.eye(len(gram))
         alone = np.trace(np.linalg.solve(gram / self._num_sites + eye, gram))
         together = np.trace(np.linalg.solve(information + eye, gram))
         return float(alone / max(together, _TINY)) if together > 0 else 0.0
 
     @property
     def pays(self) -> bool:
-        """Whether sites should go on sharing: the totals know more than own trials."""
-        return self.worth >= 1
+        """Whether sites should go on sharing: the totals know more than own trials.
+
+        They must know as much more as own trials will tell until the next total. At
+        first neither tells anything: then they go on if, by the noise and the number of
+        sites, totals could be worth that once own trials tell something, with the
+        largest variance of rewards and a theta as long as their range.
+        """
+        gram, ridge = self._found.gram, _worth_ridge(self.settings)
+        own = _LEAST_RIDGES * ridge
+        if np.trace(gram) >= own * len(gram) * self._num_sites:
+            return self.worth >= _LEAST_WORTH
+        g, most = own * self._num_sites, self.settings.noise_scale**2
+        information = g**2 / (g + self._std**2 / 2 * (1 + 4 * most) / most)
+        possible = (information + ridge) / (own + ridge)
+        return max(possible, self.worth) >= _LEAST_WORTH
 
     def expected(self, actions: FloatArray) -> FloatArray:
         """Return what rewards the totals promise, in the rewards' range.
@@ -164,66 +167,6 @@ class BlocksBelief:
         return np.clip(centred + releases.reward_middle, *releases.reward_range)
 
 
-def summed_releases(releases: ContinualSettings) -> ContinualSettings:
-    """Return the settings of the sums of blocks, whose sites may leave.
-
-    Raises
-    ------
-    ValueError
-        If so small an epsilon cannot be shared with misfits.
-    """
-    if math.isinf(releases.epsilon):
-        return releases
-    mu = releases.mu * math.sqrt(1 - LEAVE_SHARE)
-    return replace(releases, epsilon=gaussian_epsilon(releases.delta, mu))
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """How far a block's rewards were below what the totals promised, under noise.
-
-    Formal guarantees
-    -----------------
-    Adjacency: one trial of the block replaced by another, with whatever action and
-    reward. The misfit is the sum over the block's trials of e - y, with e the expected
-    reward by the totals before the block and y the reward, both in the range of length
-    2 B: one trial moves it by 4 B at most. With noise of deviation 4 B / mu it is
-    mu-GDP. A trial is in one block, and misfits of different blocks are of different
-    trials: together they are mu-GDP, and with the blocks' sums sqrt(mu^2 + mu_sums^2)
-    (Dong, Roth & Su, 2022). Whether the site leaves is post-processing.
-
-    Attributes
-    ----------
-    settings : LinearUCBSettings
-        Settings of the study.
-    mu : float
-        mu > 0 of all misfits of a site together.
-    """
-
-    settings: LinearUCBSettings
-    mu: float
-
-    @property
-    def std(self) -> float:
-        """Deviation of the noise, in rewards."""
-        return 4 * self.settings.releases.max_reward / self.mu
-
-    def leaves(self, misfit: float, num_trials: int) -> bool:
-        """Return whether a site with that noisy misfit of a block leaves.
-
-        Parameters
-        ----------
-        misfit : float
-            Sum of e - y over the block, with the noise.
-        num_trials : int
-            Number of trials in the block as planned, which is public.
-        """
-        most = 2 * self.settings.releases.max_reward
-        return misfit > max(
-            _LEAVE_DEVIATIONS * self.std, _LEAST_MISFIT * most * num_trials
-        )
-
-
 class _Evidence(NamedTuple):
     """H and h in trials, and the shrunk Gram matrix: see the module."""
 
@@ -232,11 +175,8 @@ class _Evidence(NamedTuple):
     gram: FloatArray
 
 
-class _Model(NamedTuple):
-    """Mean of theta, and its covariance over v."""
-
-    estimate: FloatArray
-    covariance: FloatArray
+def _worth_ridge(settings: LinearUCBSettings) -> float:
+    return _WORTH_RIDGE * settings.releases.max_action_norm**2
 
 
 def _evidence(
@@ -248,31 +188,18 @@ def _evidence(
 ) -> _Evidence:
     """Return what a noisy running sum tells, each arm's coordinates by themselves."""
     d = settings.releases.dimension
-    found = _Evidence(np.zeros((d, d)), np.zeros(d), np.zeros((d, d)))
-    low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
-    ridge = _WORTH_RIDGE * settings.releases.max_action_norm**2
-    for places in np.split(np.arange(d), num_arms):
-        square = np.ix_(places, places)
-        noisy, cross = total[square], total[places, d]
-        size = len(places)
-        middle = max(float(np.trace(noisy)) / size, 0.0)
-        difference = noisy - middle * np.eye(size)
-        # As far as the noise alone would make entries differ, they are shrunk.
-        by_noise = std**2 * (size + 1) / (2 * size)
-        mean_square = float(np.square(difference).mean())
-        weight = max(1 - by_noise / max(mean_square, _TINY), 0.0) if std else 1.0
-        values, axes = np.linalg.eigh(middle * np.eye(size) + weight * difference)
-        g, rotated = np.maximum(values, 0.0), axes.T @ cross
-        estimate = np.zeros(size)
-        for _ in range(_ROUNDS):
-            length = np.clip(estimate @ estimate, low, high)
-            noise = std**2 / 2 * (1 + weight * length) / variance
-            share = g / np.maximum(g + noise, _TINY)
-            estimate = share * rotated / (ridge + share * g)
-        found.information[square] = (axes * (share * g)) @ axes.T
-        found.target[places] = axes @ (share * rotated)
-        found.gram[square] = (axes * g) @ axes.T
-    return found
+    places = np.arange(d).reshape(num_arms, -1)
+    with_reward = np.column_stack([places, np.full(num_arms, d)])
+    arms = total[with_reward[:, :, None], with_reward[:, None, :]]
+    eye, ridge = np.eye(d // num_arms), _worth_ridge(settings)
+    trace = np.trace(arms[:, :-1, :-1], axis1=1, axis2=2)
+    middle = np.maximum(trace / len(eye), 0.0)[:, None, None] * eye
+    found = evidence(arms, std, variance, ridge, shrink_to=middle)
+    axes, matrices = found.directions, np.zeros((2, d, d))
+    for matrix, values in zip(matrices, (found.information, found.gram), strict=True):
+        of_arms = (axes * values[:, None]) @ np.swapaxes(axes, 1, 2)
+        matrix[places[:, :, None], places[:, None, :]] = of_arms
+    return _Evidence(matrices[0], times(axes, found.target).ravel(), matrices[1])
 
 
 def _averaged(
@@ -280,25 +207,14 @@ def _averaged(
     found: _Evidence,
     variance: float,
     prior: Prior | None,
-) -> _Model:
+) -> Average:
     """Return the posterior of theta, with ridges averaged by their evidence."""
     ridges = _RIDGES[:, None] * settings.releases.max_action_norm**2
     information, target = found.information, found.target
     if prior is not None:
         information = information + prior.total[:-1, :-1]
         target = target + prior.total[:-1, -1]
-    values, axes = np.linalg.eigh(information)
-    h, rotated = np.maximum(values, 0.0), axes.T @ target
-    covariances = 1 / (h + ridges)
-    estimates = covariances * rotated
-    fit = (estimates * rotated).sum(axis=1)
-    evidence = (fit / variance - np.log((h + ridges) / ridges).sum(axis=1)) / 2
-    weights = np.exp(evidence - evidence.max())
-    weights /= weights.sum()
-    estimate = weights @ estimates
-    apart = (estimates - estimate) * np.sqrt(weights / variance)[:, None]
-    covariance = np.diag(weights @ covariances) + apart.T @ apart
-    return _Model(axes @ estimate, axes @ covariance @ axes.T)
+    return ridge_average(information[None], target[None], ridges, variance)
 
 
 def _variance(

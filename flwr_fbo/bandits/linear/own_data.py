@@ -26,13 +26,9 @@ what a ridge and width that are tuned on a table itself give beside it.
 
 The others count for as much as they are worth to this site.
 
-**Noise.** The others' Gram matrix is estimated from O by shrinkage. The prior mean is
-c1 V + c2 I, fitted by least squares; the weight w of O, from 0 to 1, is 1 less the
-share of the noise in O's mean square distance from it (Efron & Morris, 1973). Along an
-eigenvector of that estimate with eigenvalue g, the others' sum of x y measures g theta
-with variance v g + s^2 (1 + w ||theta||^2) / 2, where s is the deviation of the noise
-on the diagonal (see `flwr_fbo.models.ellipsoid.posterior_of_noisy_sum`). So its
-information is h = g^2 / (g + s^2 (1 + w ||theta||^2) / (2 v)), in trials, as V's is.
+**Noise.** The others' Gram matrix is shrunk towards c1 V + c2 I, fitted by least
+squares, as far as its noise explains how it differs from that. Along an eigenvector of
+it their sum of x y is worth a number h of trials (`flwr_fbo.models.noisy_sums`).
 
 **Difference.** If the site's parameter differs from the others' by N(0, v / q I), h
 becomes h q / (h + q): never more than q trials in any direction. How much sites differ
@@ -58,8 +54,7 @@ mean for the releases: see `LinearUCBSettings`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +64,8 @@ from flwr_fbo.bandits.linear.confidence import Belief, Confidence
 from flwr_fbo.bandits.linear.prior import Prior
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.models.noisy_sums import Evidence, evidence, times
+from flwr_fbo.models.ridge_average import Average, ridge_average
 from flwr_fbo.models.rounding import raised
 
 # Ridges that are averaged over, in trials, the prior of each proportional to its
@@ -82,9 +79,6 @@ _PRIOR = np.array([0.98] + [0.02 / 6] * 6)
 # The reward variance is estimated as if so many trials had shown the largest one, and
 # is at least this share of it.
 _PRIOR_TRIALS, _LEAST_VARIANCE = 5.0, 0.02
-# ||theta||^2, over the square of the range of rewards that sigma is half of, is taken
-# to be in this range.
-_NORMS = 0.25, 400.0
 _TINY = np.finfo(float).tiny
 # What rounding may take from an eigenvalue of a sum of up to four million trials, as a
 # share of its trace.
@@ -108,23 +102,8 @@ def _least_ridge(
     return np.asarray(2 * _LOST * trace + d * grid * np.asarray(num_own))
 
 
-@dataclass(frozen=True, eq=False)
-class Others:
-    """Evidence of the others' releases, for a site or for each of a batch of sites.
-
-    Attributes
-    ----------
-    directions : ndarray of shape (..., d, d)
-        Orthonormal, in columns.
-    information : ndarray of shape (..., d)
-        h of each direction, in trials.
-    target : ndarray of shape (..., d)
-        h times what they say theta is in that direction.
-    """
-
-    directions: FloatArray
-    information: FloatArray
-    target: FloatArray
+class Others(Evidence):
+    """Evidence of the others' releases, for a site or for each of a batch of sites."""
 
     @classmethod
     def of(
@@ -157,31 +136,14 @@ class Others:
         """
         # What overflows is refused at the end.
         with np.errstate(over="ignore", invalid="ignore"):
-            gram, weight = _shrunk(others[..., :-1, :-1], own[..., :-1, :-1], std)
-            values, directions = np.linalg.eigh(gram)
-            g = np.maximum(values, 0.0)
-            across = np.swapaxes(directions, -1, -2)
-            cross = _times(across, others[..., :-1, -1])
             alone = _mixture(settings, own, num_own, None)
-            matrix = own[..., :-1, :-1] + _diagonal(alone.ridge)
-            rotated = across @ matrix @ directions
-            target = _times(across, own[..., :-1, -1])
-            low, high = (bound * 4 * settings.noise_scale**2 for bound in _NORMS)
-            estimate = _times(across, alone.estimate)
-            for _ in range(2):
-                length = np.clip(np.square(estimate).sum(-1), low, high)
-                noise = std**2 / 2 * (1 + weight * length) / alone.variance
-                share = g / np.maximum(g + noise[..., None], _TINY)
-                together = rotated + _diagonal(share * g)
-                estimate = _solved(together, target + share * cross)
-            found = cls(directions, share * g, share * cross)
+            like, ridge = _like(others, own), alone.ridge
+            found = evidence(
+                others, std, alone.variance, ridge, known=own, shrink_to=like
+            )
         if not (np.isfinite(found.information) & np.isfinite(found.target)).all():
             raise np.linalg.LinAlgError("the others' sum is too large")
-        return found
-
-    def share(self, cap: float) -> FloatArray:
-        """Return q / (h + q): what a cap, in units of h, leaves of each direction."""
-        return cap / np.maximum(self.information + cap, _TINY)
+        return cls(**vars(found))
 
 
 class OwnBelief:
@@ -329,39 +291,16 @@ def weighed(
     return _ellipsoid_of(settings, mixture)
 
 
-class _Mixture(NamedTuple):
-    """A mixture over ridges and caps, or each of a batch.
-
-    Attributes
-    ----------
-    estimate : ndarray of shape (..., d)
-        Mean of theta.
-    covariance : ndarray of shape (..., d, d)
-        Covariance of theta over v.
-    variance : ndarray of shape (...)
-        v, of rewards.
-    ridge : ndarray of shape (..., d)
-        Mean of the ridges, of their logarithms, of each coordinate.
-    """
-
-    estimate: FloatArray
-    covariance: FloatArray
-    variance: FloatArray
-    ridge: FloatArray
-
-
 def _mixture(
     settings: LinearUCBSettings,
     own: FloatArray,
     num_own: Counts,
     others: Others | None,
-) -> _Mixture:
+) -> Average:
     """Return the mixture over all ridges and, if there are others, all caps.
 
-    A normal prior of precision P = ridge I + H over v and mean P^-1 u gives own data
-    the evidence, but for a constant, ((c + u)'(V + P)^-1 (c + u) - u'P^-1 u) / (2 v) +
-    log det P / 2 - log det (V + P) / 2. Coordinates are divided by the roots of their
-    scales. In the eigenvectors of V + H all ridges are then one division each.
+    Coordinates are divided by the roots of their scales, in which ridges are numbers of
+    trials.
     """
     scale = _scale(settings, own, num_own)
     by = np.sqrt(scale)
@@ -377,39 +316,26 @@ def _mixture(
         shares = np.stack([others.share(cap * trial) for cap in _CAPS])
         capped = U * (shares * others.information)[..., None, :]
         information = capped @ np.swapaxes(U, -1, -2) / by_both
-        told = _times(U, shares * others.target) / by
+        told = times(U, shares * others.target) / by
         h, axes = np.linalg.eigh(information)
-        h, u = np.maximum(h, 0.0), _times(np.swapaxes(axes, -1, -2), told)
+        h, u = np.maximum(h, 0.0), times(np.swapaxes(axes, -1, -2), told)
         grams, targets = gram + information, target + told
-    values, axes = np.linalg.eigh(grams)
-    rotated = _times(np.swapaxes(axes, -1, -2), targets)
-    inverses = 1 / (np.maximum(values, 0.0) + ridges[..., None])
-    with np.errstate(over="ignore", invalid="ignore"):
-        priors = ridges[..., None] + h
-        means = inverses * rotated
-        fit = (means * rotated).sum(-1) - (u**2 / priors).sum(-1)
-        # Of the least ridge, alone.
-        squares = own[..., -1, -1] - fit[0, 0] + _PRIOR_TRIALS * most
-        variance = squares / (num_own + _PRIOR_TRIALS)
-        variance = np.clip(variance, _LEAST_VARIANCE * most, most)
-        evidence = fit / variance + np.log(priors * inverses).sum(-1)
-        # What overflows is no evidence.
-        evidence = np.where(np.isfinite(evidence), evidence / 2, -np.inf)
-        evidence += _on_front(np.log(caps), by.ndim - 1)
-        evidence -= np.log(ridges)
-        weights = np.exp(evidence - evidence.max(axis=(0, 1)))
-        weights /= weights.sum(axis=(0, 1))
-        means = np.where(weights[..., None] > 0, _times(axes, means), 0.0)
-        estimate = (weights[..., None] * means).sum(axis=(0, 1))
-        apart = np.where(weights[..., None] > 0, means - estimate, 0.0)
-    apart *= np.sqrt(weights / variance)[..., None]
-    apart = np.moveaxis(apart.reshape(-1, *estimate.shape), 0, -1)
-    within = (weights[..., None] * inverses).sum(axis=0)
-    covariances = (axes * within[..., None, :]) @ np.swapaxes(axes, -1, -2)
-    covariance = covariances.sum(axis=0) + apart @ np.swapaxes(apart, -1, -2)
-    ridge = np.exp((weights * np.log(ridges)).sum(axis=(0, 1)))
-    return _Mixture(
-        estimate / by, covariance / by_both, variance, ridge[..., None] * scale
+    # By the least ridge, alone.
+    fitted = np.linalg.solve(
+        gram + _RIDGES[0] * np.eye(gram.shape[-1]), target[..., None]
+    )
+    squares = own[..., -1, -1] - (target * fitted[..., 0]).sum(-1)
+    variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
+    variance = np.clip(variance, _LEAST_VARIANCE * most, most)
+    log_prior = _on_front(np.log(caps), by.ndim - 1) - np.log(ridges)
+    average = ridge_average(
+        grams, targets, ridges, variance, information=h, told=u, log_prior=log_prior
+    )
+    return Average(
+        average.estimate / by,
+        average.covariance / by_both,
+        average.variance,
+        average.ridge[..., None] * scale,
     )
 
 
@@ -436,25 +362,21 @@ def _scale(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> Flo
     return np.asarray(np.maximum(scale, least[..., None]))
 
 
-def _ellipsoid_of(settings: LinearUCBSettings, mixture: _Mixture) -> Ellipsoid:
+def _ellipsoid_of(settings: LinearUCBSettings, mixture: Average) -> Ellipsoid:
     """Return the ellipsoid of a mixture's mean, and of its covariance over sigma^2.
 
     A width w is then one of w sqrt(v) / sigma over v: the less rewards vary, the less
     is explored.
     """
     scale = settings.noise_scale**2 / mixture.variance
-    precision = _inverse(mixture.covariance) * scale[..., None, None]
+    precision = _inverse(mixture.covariance) * np.asarray(scale)[..., None, None]
     precision = (precision + np.swapaxes(precision, -1, -2)) / 2
-    return Ellipsoid.raised(precision, _times(precision, mixture.estimate))
+    return Ellipsoid.raised(precision, times(precision, mixture.estimate))
 
 
-def _shrunk(
-    noisy: FloatArray, own: FloatArray, std: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return the others' Gram matrix, shrunk, and the weight of the noisy one.
-
-    It is shrunk to c1 V + c2 I, nearest to the noisy matrix, with c1 and c2 >= 0.
-    """
+def _like(others: FloatArray, own_sum: FloatArray) -> FloatArray:
+    """Return the c1 V + c2 I nearest to others' Gram matrices, with c1 and c2 >= 0."""
+    noisy, own = others[..., :-1, :-1], own_sum[..., :-1, :-1]
     d = noisy.shape[-1]
     size, trace = np.square(own).sum((-2, -1)), np.trace(own, axis1=-2, axis2=-1)
     fit, total = (noisy * own).sum((-2, -1)), np.trace(noisy, axis1=-2, axis2=-1)
@@ -466,13 +388,7 @@ def _shrunk(
     no_own = (c1 < 0) | (det <= _TINY)
     c1 = np.where(no_own, 0.0, np.where(c2 < 0, only_own, c1))
     c2 = np.where(no_own, only_eye, np.maximum(c2, 0.0))
-    prior = c1[..., None, None] * own + c2[..., None, None] * np.eye(d)
-    difference = noisy - prior
-    mean_square = np.square(difference).mean((-2, -1))
-    noise = std**2 * (d + 1) / (2 * d)  # the mean variance of an entry
-    weight = np.maximum(1 - noise / np.maximum(mean_square, _TINY), 0.0)
-    weight = weight if noise else np.ones_like(weight)
-    return prior + weight[..., None, None] * difference, weight
+    return np.asarray(c1[..., None, None] * own + c2[..., None, None] * np.eye(d))
 
 
 def _inverse(matrix: FloatArray) -> FloatArray:
@@ -483,10 +399,6 @@ def _inverse(matrix: FloatArray) -> FloatArray:
         return np.asarray(np.linalg.inv(raised(matrix)), dtype=np.float64)
 
 
-def _diagonal(values: FloatArray) -> FloatArray:
-    return np.asarray(values[..., None] * np.eye(values.shape[-1]))
-
-
 def _scaled_eye(scale: FloatArray, size: int) -> FloatArray:
     return np.asarray(scale[..., None, None] * np.eye(size))
 
@@ -494,11 +406,3 @@ def _scaled_eye(scale: FloatArray, size: int) -> FloatArray:
 def _on_front(values: FloatArray, num_axes: int) -> FloatArray:
     """Return values in an axis before so many of a batch."""
     return values.reshape(-1, *[1] * num_axes)
-
-
-def _times(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    return np.asarray((matrix @ vector[..., None])[..., 0])
-
-
-def _solved(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    return np.asarray(np.linalg.solve(matrix, vector[..., None])[..., 0])

@@ -19,7 +19,7 @@ from flwr_fbo._common.conversion import float_array, mappings
 from flwr_fbo._common.validation import require, require_number
 from flwr_fbo.bandits.linear.arm_table import ArmTable
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
-from flwr_fbo.models.ellipsoid import posterior_of_noisy_sum
+from flwr_fbo.models.noisy_sums import posterior_of_noisy_sum
 
 # Most trials that a sum is as exact for as a site's own data need it: see `own_data`.
 _MOST_TRIALS = 2**22

@@ -38,7 +38,7 @@ from flwr_fbo.study.codec import (
 )
 
 if TYPE_CHECKING:
-    from flwr_fbo.bandits.linear.blocks_belief import Misfit
+    from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
     from flwr_fbo.secure import BlockSums
 
 
@@ -152,7 +152,7 @@ class LinearBanditStudy(Study):
     @property
     def misfit(self) -> Misfit:
         """The measure of how badly totals fit a site, which has the rest of mu^2."""
-        from flwr_fbo.bandits.linear.blocks_belief import Misfit
+        from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
 
         assert self.secure is not None, "no site leaves"
         mu, of_sums = self.settings.releases.mu, self.secure.releases.mu

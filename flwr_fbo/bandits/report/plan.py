@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
+from flwr_fbo.bandits.linear.sharing_plan import SharingPlan
 from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.study.report.plan import StudyPlan

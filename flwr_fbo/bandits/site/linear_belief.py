@@ -384,6 +384,17 @@ class LinearBelief:
 
     # Learning
 
+    def promised(self, actions: FloatArray) -> FloatArray | None:
+        """Return what totals of blocks promise; None if there are none, or it has left.
+
+        Of actions of shape (T, d).
+        """
+        if "block-totals" not in self._state or "left" in self._state:
+            return None
+        [agent] = self.agents
+        assert agent.blocks is not None
+        return agent.blocks.expected(actions)
+
     @property
     def agents(self) -> list[LinearUCBAgent]:
         """The agents, with what they have learned so far."""

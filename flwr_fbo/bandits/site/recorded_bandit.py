@@ -95,6 +95,7 @@ class RecordedBandit(DecidingAgent):
         timeout = settings.reward_timeout
         self.decisions = DecisionLog(journal, timeout, self.state, self.sums, arms)
         self.belief = LinearBelief(self.study, journal, self.state, self.sums)
+        self.sums.promised = self.belief.promised
 
     def renewed(self, journal: Journal) -> Self:
         """Return the agent as its journal is now; see `DecidingAgent.renewed`."""
@@ -346,26 +347,15 @@ class RecordedBandit(DecidingAgent):
         """Return what records that the site leaves with this block, if it does.
 
         By the misfit of the block's trials: how far their rewards were below what the
-        totals that the site has promise. Its noise is charged with the study.
+        totals promised as they came. Its noise is charged with the study.
         """
-        [agent] = self.belief.agents
+        missing, num_trials = self.sums.missing(window)
         if self.left is not None or not self.belief.received.synchronisations:
             return {}
-        trials = [
-            trial
-            for trial in self._journal.trials()
-            if trial.iteration == window and trial.state == "complete"
-        ]
-        assert agent.blocks is not None
-        measure = self.study.misfit
-        actions = np.array([action_of(trial) for trial in trials])
-        d = self.study.settings.releases.dimension
-        expected = agent.blocks.expected(actions.reshape(-1, d))
-        missing = float(np.sum(expected - [trial.value for trial in trials]))
-        entropy = self.entropy()
+        measure, entropy = self.study.misfit, self.entropy()
         assert entropy is not None, "sums of blocks have noise"
         noise = entropy.add_noise(release, np.zeros((1, 1)), np.array([measure.std]))
-        if not measure.leaves(missing + float(noise[0, 0]), len(trials)):
+        if not measure.leaves(float(missing + noise[0, 0]), int(num_trials)):
             return {}
         return Left(window, release, "misfit").arrays()
 

@@ -4,6 +4,8 @@ In the journal are
 
     open-window    what trials rewarded since the last of ``open-after`` releases add to
     open-rewarded  the running sum, and how many these are, by stream
+    open-missing  where sites sum their blocks: by how much the rewards of the open
+                  window were below what the totals promised, and of how many trials
     window-j, rewarded-j  the same of earlier windows: between releases j and j + 1
     histories      logs from before the study, by name: how many trials each has, the
                    releases that had been made when it was added, and a digest of its
@@ -17,7 +19,7 @@ opened: so a reward reads and writes no more, however many releases there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,8 @@ class RunningSums:
         state: dict[str, NDArray[Any]],
     ) -> None:
         self._journal, self._releases, self._state = journal, releases, state
+        # What the totals promise for actions, or None where nothing does.
+        self.promised: Callable[[FloatArray], FloatArray | None] = lambda actions: None
         # Of windows that are closed, which do not change.
         self._closed: dict[int, Counts] = {}
 
@@ -87,6 +91,12 @@ class RunningSums:
                 window, rewarded = _names(self._open_after)
                 changed[window] = self._state["open-window"]
                 changed[rewarded] = self._state["open-rewarded"]
+        missing, actions = self.missing(release), list(map(action_of, trials))
+        promised = self.promised(np.array(actions)) if actions else None
+        if promised is not None:
+            missing += np.sum(promised - values), len(trials)
+        if missing.any() or "open-missing" in self._state:
+            changed["open-missing"] = missing
         return {**changed, "open-window": total, "open-rewarded": counts}
 
     def with_other_reward(self, trial: Trial, value: float) -> dict[str, NDArray[Any]]:
@@ -97,11 +107,16 @@ class RunningSums:
         )
         streams = total.reshape(-1, *total.shape[-2:])
         streams[trial.number % len(streams)] += after - before
-        return {"open-window": total}
+        missing = self.missing(self._open_after)
+        if not missing.any():
+            return {"open-window": total}
+        # Also of a trial that came before the totals: it counts for 2 B at most, too.
+        missing[0] += trial.value - value
+        return {"open-window": total, "open-missing": missing}
 
     def recorded(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take note that arrays, as the methods above return them, are on disk."""
-        unnumbered = ("open-after", "open-window", "open-rewarded")
+        unnumbered = ("open-after", "open-window", "open-rewarded", "open-missing")
         self._state |= {name: arrays[name] for name in unnumbered if name in arrays}
 
     @property
@@ -173,6 +188,15 @@ class RunningSums:
         found = {} if release > self._open_after else self._load(window, rewarded)
         zero, none = np.zeros(self._releases.sum_shape), self._none()
         return found.get(window, zero), found.get(rewarded, none)
+
+    def missing(self, release: int) -> FloatArray:
+        """Return by how much rewards after a release were below what was promised.
+
+        Their sum, and of how many trials, shape (2,): zeros but for the open window.
+        """
+        if release != self._open_after or "open-missing" not in self._state:
+            return np.zeros(2)
+        return self._state["open-missing"].copy()
 
     @property
     def _open_after(self) -> int:

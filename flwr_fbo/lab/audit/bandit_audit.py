@@ -28,8 +28,8 @@ from scipy.linalg import solve_triangular
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.fields import choice, integer
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.bandits.linear.blocks_belief import Misfit
 from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.evidence import Evidence, joined
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual

@@ -27,7 +27,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import flag, integer
-from flwr_fbo.bandits.linear.blocks_belief import Misfit, summed_releases
+from flwr_fbo.bandits.linear.leaving_the_sums import Misfit, summed_releases
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.secure_audit import Share, reusing_shares
 from flwr_fbo.privacy.continual_settings import ContinualSettings

@@ -13,8 +13,9 @@ from flwr_fbo.bandits import (
     FeatureEncoder,
     LinearUCBSettings,
 )
-from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief, Misfit
+from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
 
 D = 4
 RELEASES = ContinualSettings(5, D, epsilon=4.0, delta=1e-5, reward_range=(0.0, 1.0))
@@ -75,6 +76,7 @@ def test_nothing_is_believed_before_the_first_block() -> None:
     found = BlocksBelief(Confidence.of(SETTINGS, 50), empty, np.zeros(0), 50)
     assert not found.belief.ellipsoid.estimate.any()
     assert found.worth == 0
+    assert found.pays
 
 
 def test_what_totals_say_of_two_arms_together_is_left_out() -> None:
@@ -108,6 +110,25 @@ def test_totals_are_worth_the_more_the_more_sites_and_the_less_noise() -> None:
     assert worth(50, 10.0) > 1 > worth(3, 100.0)
     # Without noise a total of M sites is as good as M sites' trials.
     assert worth(50, 0.0) == pytest.approx(50, rel=0.1)
+
+
+def test_sharing_ends_where_totals_tell_hardly_more_than_own_trials() -> None:
+    def found(num_trials: int, std: float) -> BlocksBelief:
+        return believed(np.array([total_of(THETA, num_trials, 2)]), std)
+
+    assert found(1000, 10.0).pays
+    # Worth more than own trials, but not by as many as come until the next total.
+    near = found(1000, 45.0)
+    assert 1 < near.worth < 1.4
+    assert not near.pays
+    # Less than a trial of a site, in four directions: nothing can be said yet.
+    early = found(30, 8.0)
+    assert early.worth < 1.4
+    assert early.pays
+    # But for so much noise, or so few sites, that totals can never be worth it.
+    assert not found(30, 45.0).pays
+    few = believed(np.array([total_of(THETA, 6, 2)]), 8.0, num_sites=10)
+    assert not few.pays
 
 
 @pytest.mark.parametrize("size", [1e200, 1e308])

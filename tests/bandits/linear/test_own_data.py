@@ -51,7 +51,7 @@ def by_inverses(
 ) -> tuple[FloatArray, FloatArray]:
     """Return covariance and mean of the mixture, of one site and model at a time."""
     alone = mixed(own, num_own, [(0.0, 1.0)], np.eye(D), np.zeros(D), np.zeros(D))
-    _, theta, v, ridge = alone
+    *_, v, ridge = alone
     V, c = own[:D, :D], own[:D, D]
     eye = np.eye(D)
     G, u = others[:D, :D], others[:D, D]
@@ -62,11 +62,14 @@ def by_inverses(
     weight = max(weight, 0.0)
     g, U = np.linalg.eigh(prior + weight * (G - prior))
     g = np.maximum(g, 0)
-    for _ in range(2):
-        length = min(max(theta @ theta, 0.25), 400.0)
+    h = t = np.zeros(D)
+    for _ in range(4):
+        inverse = np.linalg.inv(V + ridge + U @ np.diag(h) @ U.T)
+        theta = inverse @ (c + U @ t)
+        length = theta @ theta + v * np.trace(inverse)
         k = std**2 / 2 * (1 + weight * length) / v
         h, t = g**2 / (g + k), g / (g + k) * (U.T @ u)
-        theta = np.linalg.solve(V + ridge + U @ np.diag(h) @ U.T, c + U @ t)
+
     caps = [(q, 0.98 if q == 0 else 0.02 / 6) for q in CAPS]
     return mixed(own, num_own, caps, U, h, t)[:2]
 

@@ -20,11 +20,12 @@ from flwr_fbo.bandits import (
 )
 from flwr_fbo.bandits.linear import blocks_belief, own_data
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
-from flwr_fbo.bandits.linear.blocks_belief import summed_releases
 from flwr_fbo.bandits.linear.confidence import Confidence
+from flwr_fbo.bandits.linear.leaving_the_sums import summed_releases
 from flwr_fbo.bandits.linear.regard_to_rewards import (
     FEW_TRIALS,
     LARGEST_RIDGE,
+    SHARES,
     has_regard,
 )
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
@@ -151,8 +152,8 @@ def test_a_ridge_counts_only_where_it_is_in_choices() -> None:
 
 
 def test_the_largest_ridge_is_that_of_the_beliefs() -> None:
-    of_beliefs = own_data._RIDGES.max(), blocks_belief._RIDGES.max()
-    assert max(of_beliefs) <= LARGEST_RIDGE
+    of_own = own_data._RIDGES.max() / len(SHARES)
+    assert max(of_own, blocks_belief._RIDGES.max()) <= LARGEST_RIDGE
 
 
 def test_a_noise_scale_counts_whatever_a_site_acts_on() -> None:

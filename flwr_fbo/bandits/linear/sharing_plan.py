@@ -70,7 +70,7 @@ class SharingPlan:
     Examples
     --------
     >>> from flwr_fbo.bandits import ContinualSettings
-    >>> from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
+    >>> from flwr_fbo.bandits.linear.sharing_plan import SharingPlan
     >>> releases = ContinualSettings(
     ...     num_releases=10, dimension=8, epsilon=4.0, delta=1e-5, reward_range=(0, 1)
     ... )

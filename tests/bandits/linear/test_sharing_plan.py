@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo.bandits import ContinualSettings
-from flwr_fbo.bandits.linear.worth_of_sums import (
+from flwr_fbo.bandits.linear.sharing_plan import (
     LEAST_GAIN,
     SharingPlan,
     suggested_schedule,

@@ -89,9 +89,7 @@ from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import (
     ContinualSettings,
-    FeatureEncoder,
     LinearUCBSettings,
-    Number,
     Prior,
 )
 from flwr_fbo.bandits.linear.own_data import weighed
@@ -212,14 +210,10 @@ class Default:
 
 def settings_of(table: Table) -> LinearUCBSettings:
     """Return the default settings of a study of a table; rewards are centred."""
-    encoder = FeatureEncoder(
-        {f"x{i}": Number(-1, 1) for i in range(table.z.shape[1] - 1)},
-        blocks=[f"arm {arm}" for arm in range(table.num_arms)],
-    )
     releases = ContinualSettings(
-        10, encoder.dimension, 4.0, 1e-5, reward_range=(-0.5, 0.5)
+        10, table.dimension, 4.0, 1e-5, reward_range=(-0.5, 0.5)
     )
-    return LinearUCBSettings(releases, local_data="own", encoder=encoder)
+    return LinearUCBSettings(releases, local_data="own", encoder=table.encoder)
 
 
 def public_log(table: Table, settings: LinearUCBSettings, seed: int) -> Prior:

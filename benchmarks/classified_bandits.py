@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.bandits import FeatureEncoder, Number
 from flwr_fbo.lab.datasets import har, landmine, magic
 from flwr_fbo.lab.datasets.base import data_file
 
@@ -63,6 +64,14 @@ class Table:
         ridge = 1e-3 * np.eye(z.shape[1])
         theta = np.linalg.solve(z.T @ z + ridge, z.T @ np.eye(self.num_arms)[label])
         return float(np.mean((z @ theta).argmax(axis=1) == label))
+
+    @property
+    def encoder(self) -> FeatureEncoder:
+        """The encoder of a study that has these features, a block an arm."""
+        return FeatureEncoder(
+            {f"x{i}": Number(-1, 1) for i in range(self.z.shape[1] - 1)},
+            blocks=[f"arm {arm}" for arm in range(self.num_arms)],
+        )
 
     def features(self, rows: IntArray) -> FloatArray:
         """Return the actions of cases, shape (M, K, d)."""

@@ -106,17 +106,17 @@ SETTINGS = {
 
 
 def _settings(
-    setting: Setting, dimension: int, local_data: LocalData
+    setting: Setting, table: Table, local_data: LocalData
 ) -> LinearUCBSettings:
     releases = ContinualSettings(
         NUM_RELEASES,
-        dimension,
+        table.dimension,
         setting.epsilon,
         DELTA,
         reward_range=(-0.5, 0.5),
         mechanism="toeplitz" if local_data == "own" else "blocks",
     )
-    return LinearUCBSettings(releases, local_data=local_data)
+    return LinearUCBSettings(releases, local_data=local_data, encoder=table.encoder)
 
 
 class Sites:
@@ -343,8 +343,8 @@ def play(table_name: str, setting: Setting, seed: int) -> Iterator[dict[str, Any
     labels = table.label[cases].copy()
     opposite = np.arange(M) % 10 == 0 if setting.opposite else np.zeros(M, dtype=bool)
     labels[:, opposite] = (labels[:, opposite] + 1) % table.num_arms
-    own = _settings(setting, table.dimension, "own")
-    blocks = _settings(setting, table.dimension, "released")
+    own = _settings(setting, table, "own")
+    blocks = _settings(setting, table, "released")
     methods = {
         "alone": Sites(blocks, M),
         "pooled": Pooled(blocks, M),

@@ -77,7 +77,7 @@ STUDY_SEED, FEATURE_SEED, NOISE_SEED = 11, 12, 13
 # What decides no number, and what only real noise has.
 _OF_RUNS = {
     "budget",
-    "max_epsilon",
+    "max_epsilon_per_example",
     "min_answers",
     "noise_multiplier",
     "when_exhausted",
@@ -314,7 +314,8 @@ def _linear_environment(context: Context) -> LinearBanditEnvironment:
 
 
 _LINEAR_APP = linear_bandit_app(
-    make_environment=_linear_environment, limits=Limits(max_epsilon=math.inf)
+    make_environment=_linear_environment,
+    limits=Limits(max_epsilon_per_example=math.inf),
 )
 
 

@@ -72,6 +72,7 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
@@ -100,7 +101,7 @@ SEED = 57
 
 # Of the app; the node config has another one, so that both must hold.
 EPSILON, DELTA, RELEASES = 0.5, 1e-5, 3
-PRIVATE = Limits(max_epsilon=EPSILON, max_delta=DELTA, max_uniform_share=0.0)
+PRIVATE = Limits(max_epsilon_per_client=EPSILON, max_delta=DELTA, max_uniform_share=0.0)
 OPEN = Limits(max_uniform_share=0.0)
 NODE: UserConfig = {"agent-id": 0, "fbo-max-releases": RELEASES}
 PROMISE = Promise((Charge(20.0),), private=True)
@@ -536,10 +537,11 @@ class Site:
             return []
         with KeptLedger(context, self._folder).held() as ledger:
             charges, facts = ledger.charges(), [row.facts for row in ledger.rows]
-            epsilon = Spent.of(facts).epsilon(DELTA)
+            epsilon = Spent.of(CLIENT, facts).epsilon(DELTA)
         spent = sum(charge.num_releases for charge in charges)
         if self._folder is None and epsilon > EPSILON * (1 + 1e-6):
-            self.wrong.append(f"epsilon={epsilon:.3g}, and max_epsilon={EPSILON}")
+            most = f"max_epsilon_per_client={EPSILON}"
+            self.wrong.append(f"epsilon={epsilon:.3g}, and {most}")
         if self._folder is None and spent > RELEASES:
             self.wrong.append(f"{spent} releases, and max_releases={RELEASES}")
         return [(f["study_kind"], f["study_id"], f["release"]) for f in facts]

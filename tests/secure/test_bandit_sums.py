@@ -400,7 +400,7 @@ def test_release_numbers_ahead_and_behind(given: Given, tmp_path: Path) -> None:
     [
         ({"fbo-min-agents": N + 1}, "min_agents"),
         ({"fbo-min-colluding": 1}, "min_colluding"),
-        ({"fbo-max-epsilon": 29.0, "fbo-max-delta": 0.1}, "limits"),
+        ({"fbo-max-epsilon-per-example": 29.0, "fbo-max-delta": 0.1}, "limits"),
     ],
 )
 def test_sites_have_the_limits_of_tuning(
@@ -433,7 +433,7 @@ def test_a_study_is_charged_once_before_anything_leaves(
     monkeypatch.setattr(Gate, "_record", noted)
     configs = in_folders(tmp_path)
     for config in configs:
-        config |= {"fbo-max-epsilon": 30.0, "fbo-max-delta": 0.1}
+        config |= {"fbo-max-epsilon-per-example": 30.0, "fbo-max-delta": 0.1}
     fed_ucb().start(SumGrid(configs, APP))
     assert charged == [(1, pytest.approx(1 / RELEASES.mu))] * N
 
@@ -540,7 +540,7 @@ def test_what_a_strategy_refuses() -> None:
 
 def test_an_app_of_sites_at_their_own_pace(given: Given, tmp_path: Path) -> None:
     """What arrives between releases is in the next block, logs included."""
-    app = linear_bandit_app(limits=Limits(max_epsilon=30.0, max_delta=0.1))
+    app = linear_bandit_app(limits=Limits(max_epsilon_per_example=30.0, max_delta=0.1))
     configs = in_folders(tmp_path)
 
     def play(slot: int) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.bandits.linear.worth_of_sums import SharingPlan
-from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee, of_group, profile_text
 from flwr_fbo.study.report.plan import StudyPlan
 
 # Beyond these only memory and patience of whoever asks would end.
 _MOST_AGENTS, _MOST_TRIALS = 10**6, 10**6
+# Trials of one person, whose epsilon is shown.
+_GROUPS = (2, 3, 10)
 _NEEDED = ("num_releases", "num_trials", "dimension", "epsilon", "delta")
 
 
@@ -33,11 +36,13 @@ def plan_sharing(
         num_releases, dimension, epsilon, delta, reward_range=(0, 1)
     )
     plan = SharingPlan(sums, num_agents, num_trials)
+    terms = Guarantee(EXAMPLE, "local", (FINISHED_TABLE,))
+    groups = {size: of_group(epsilon, delta, size) for size in _GROUPS}
     values = {
         "strategy": strategy,
         "epsilon": epsilon,
-        "delta": delta,
-        "condition": FINISHED_TABLE,
+        **terms.facts(delta),
+        "epsilon_of_group": groups,
         "agents": num_agents,
         "trials": num_trials,
         "schedule": plan.times,
@@ -48,6 +53,9 @@ def plan_sharing(
         "needed_epsilon": plan.needed_epsilon,
         "needed_agents": plan.needed_agents,
     }
+    of_groups = ", ".join(
+        f"{size} trials has {other:.3g}" for size, other in groups.items()
+    )
     shown = ", ".join(map(str, plan.times[:4]))
     lines = [
         f"{num_agents} sites, rewards in [0, 1], encoded actions of dimension "
@@ -55,7 +63,8 @@ def plan_sharing(
         f"{', ...' if len(plan.times) > 4 else ''} trials.",
         f"Noise over signal in the others' last sum: {plan.noise:.2g}.",
         *(f"{line}." for line in plan.lines()),
-        f"Epsilon {epsilon:g} at delta {delta:g} is for one trial"
-        f"{after_epsilon(FINISHED_TABLE)}: local_data='own'.",
+        f"Each site spends {terms.text(epsilon, delta)}: local_data='own'. It holds "
+        f"{terms.against}.",
+        f"A patient with {of_groups}. {profile_text(epsilon, delta)}.",
     ]
     return StudyPlan(values, lines)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
-from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class PolicySummary:
     ...     num_releases=1, dimension=2, epsilon=float("inf"), delta=1e-5
     ... )
     >>> folder = tempfile.mkdtemp()
-    >>> app = linear_bandit_app(limits=Limits(max_epsilon=float("inf")))
+    >>> app = linear_bandit_app(limits=Limits(max_epsilon_per_example=float("inf")))
     >>> grid = InProcessGrid(app, 1, node_configs=[{"fbo-folder": folder}])
     >>> settings = LinearUCBSettings(releases, "own")
     >>> strategy = FedUCB(settings, num_agents=1, interval=0)
@@ -47,8 +48,8 @@ class PolicySummary:
     Own releases    1 of 1 made, 1 in the sum in use
     Other agents    0 of 0 in the sum in use; their numbers of trials are not sent
     Others' worth   0 more own trials
-    Promised        epsilon inf at delta 1e-05 in all, for one trial, for a ...
-    Spent           epsilon inf, for a finished table
+    Promised        epsilon infinite per example (replaced by another, delta 1e-05)...
+    Spent           epsilon infinite per example (replaced by another, delta 1e-05)...
     ...
 
     Attributes
@@ -122,9 +123,8 @@ class PolicySummary:
         planned = releases.num_releases
         own = f"{self.num_releases}{'' if planned is None else f' of {planned}'} made"
         others = f"{self.num_others} of {self.max_others} in the sum in use"
-        promised = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
-        fixed_rows = self.settings.fixed_rows
-        condition = after_epsilon(FINISHED_TABLE) if fixed_rows else ""
+        conditions = (FINISHED_TABLE,) if self.settings.fixed_rows else ()
+        terms, delta = Guarantee(EXAMPLE, "local", conditions), releases.delta
         trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"
         if self.num_timed_out:
             trials += f", {self.num_timed_out} timed out"
@@ -137,8 +137,8 @@ class PolicySummary:
             ("Other agents", f"{others}; their numbers of trials are not sent"),
             *([("Left", self.left)] if self.left else []),
             *self._worth,
-            ("Promised", f"{promised} in all, for one trial{condition}"),
-            ("Spent", f"epsilon {self.epsilon_spent:g}{condition}"),
+            ("Promised", terms.text(releases.epsilon, delta)),
+            ("Spent", terms.text(self.epsilon_spent, delta)),
         ]
 
     @property

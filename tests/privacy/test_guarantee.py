@@ -62,6 +62,13 @@ def test_the_numbers_of_the_pages() -> None:
     assert if_replaced(2.0, 1e-3) == pytest.approx(4.714, abs=1e-3)
     visits = [of_group(4.0, 1e-5, k) for k in (1, 2, 3, 10)]
     assert visits == pytest.approx([4.0, 9.085, 15.08, 81.40], rel=1e-3)
+    # A patient of two hospitals: two messages that are replaced.
+    assert of_group(2.0, 1e-3, 4) == pytest.approx(11.72, abs=0.01)
+    mu = gaussian_mu(2.0, 1e-3)
+    # How often an observer is surer than epsilon says, and the mean best guess.
+    assert norm.sf(2.0 / mu - mu / 2) == pytest.approx(5.47e-3, rel=1e-2)
+    assert norm.cdf(mu / 2) == pytest.approx(0.635, abs=1e-3)
+    assert mu / gaussian_mu(2.0, 1e-6) == pytest.approx(1.54, abs=0.005)
     assert of_group(math.inf, 1e-5, 2) == math.inf
     assert profile_text(2.0, 1e-3).endswith("3.23 at delta 1e-06, 4.13 at delta 1e-09")
     with pytest.raises(ValueError, match="size=0"):

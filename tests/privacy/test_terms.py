@@ -289,3 +289,29 @@ def test_kinds_are_named_as_in_ledgers() -> None:
     assert condition_of(KIND) == WITHOUT_TRAINING
     assert condition_of("tuning") == ""
     assert total_guarantee([], CLIENT) == Guarantee(CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("line", "unit"),
+    [
+        ("FedVote --agents 20 --releases 2 --epsilon 2 --delta 1e-3", "client"),
+        ("FedWarmStart --agents 30 --z 1.5 --delta 1e-3", "client"),
+        ("DPFTSDE --agents 29 --releases 2 --delta 1e-3", "client"),
+        ("FederationTuner --agents 20 --releases 3 --epsilon 2", "client"),
+        ("FederationTuner --agents 20 --releases 3 --z 2", "client"),
+        (
+            "FedUCB --agents 50 --releases 10 --trials 500 --dimensions 8 --epsilon .5 "
+            "--delta 1e-5",
+            "example",
+        ),
+    ],
+)
+def test_a_plan_names_its_terms(line: str, unit: str) -> None:
+    text = " ".join(printed("privacy", "--strategy", *line.split()).split())
+    assert TERMS[unit].search(text)
+    assert_no_bare_epsilon(text, unit)
+    shown = json.loads(printed("privacy", "--strategy", *line.split(), "--json"))
+    assert shown["unit"] == unit
+    assert {"adjacency", "delta", "trust", "conditions"} <= shown.keys()
+    if "DPFTSDE" not in line:
+        assert "The same noise: " in text

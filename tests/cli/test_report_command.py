@@ -103,7 +103,7 @@ name = "synthetic"
 EXPERIMENTS = {
     "tuning": TUNING,
     "bandit": BANDIT,
-    "sweep": BANDIT + '\n[sweep]\naxis = "epsilon"\nepsilon [1.0, 4.0]\n',
+    "sweep": BANDIT + '\n[sweep]\naxis = "epsilon"\nepsilon = [1.0, 4.0]\n',
     "neural": NEURAL,
     "transfer": TRANSFER,
 }

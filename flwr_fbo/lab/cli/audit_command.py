@@ -211,8 +211,8 @@ def _lines_of(
         "Test": f"{result.test}",
         "Seen": f"right in {result.true_positives}, wrong in "
         f"{result.false_positives} of the other {result.num_counted} each",
-        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), promised "
-        f"{promised.text('.3f')}",
+        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure)",
+        "Promised": promised.text(".3f"),
         "Verdict": result.verdict,
     }
     if about["planted_fault"] is not None:

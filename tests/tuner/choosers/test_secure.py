@@ -166,6 +166,8 @@ def test_it_chooses_as_a_trusted_server_does(tmp_path: Path) -> None:
     for secure, plain in zip(result.rungs, trusted.rungs, strict=True):
         np.testing.assert_allclose(secure.scores, plain.scores, atol=0.1)
     spent, in_trust = result.privacy_spent, trusted.privacy_spent
+    assert spent is not None
+    assert in_trust is not None
     assert spent.epsilon == in_trust.epsilon
     assert (spent.guarantee.trust, in_trust.guarantee.trust) == ("sums", "server")
     assert _summed(tmp_path) == [list(range(NUM_CLIENTS))] * 2

@@ -76,8 +76,9 @@ NUM_AGENTS, NUM_ITERATIONS = 4, 4
 STUDY_SEED, FEATURE_SEED, NOISE_SEED = 11, 12, 13
 # What decides no number, and what only real noise has.
 _OF_RUNS = {
+    "allow_large_delta",
     "budget",
-    "max_epsilon_per_example",
+    "max_epsilon",
     "min_answers",
     "noise_multiplier",
     "when_exhausted",

@@ -286,7 +286,8 @@ def test_the_ledgers_are_shown(folder: str, text: str, tmp_path: Path) -> None:
     command = ["ledger", "show", str(tmp_path / folder)]
     shown = CliRunner().invoke(app, command, env={"COLUMNS": "100"})
     assert shown.exit_code == 0, shown.output
-    assert "epsilon 30.0000 per example (replaced by another, delta 0.1)" in shown.output
+    said = "epsilon 30.0000 per example (replaced by another, delta 0.1)"
+    assert said in shown.output
     assert text in shown.output
 
 

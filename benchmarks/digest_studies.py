@@ -76,6 +76,7 @@ NUM_AGENTS, NUM_ITERATIONS = 4, 4
 STUDY_SEED, FEATURE_SEED, NOISE_SEED = 11, 12, 13
 # What decides no number, and what only real noise has.
 _OF_RUNS = {
+    "allow_large_delta",
     "budget",
     "max_epsilon",
     "min_answers",
@@ -314,7 +315,8 @@ def _linear_environment(context: Context) -> LinearBanditEnvironment:
 
 
 _LINEAR_APP = linear_bandit_app(
-    make_environment=_linear_environment, limits=Limits(max_epsilon=math.inf)
+    make_environment=_linear_environment,
+    limits=Limits(max_epsilon_per_example=math.inf),
 )
 
 

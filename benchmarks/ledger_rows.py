@@ -49,7 +49,7 @@ from flwr_fbo.tuning.site.tuning_site import TuningSite
 NUM_CHARGES = (0, 100, 1_000, 5_000)
 NUM_MESSAGES, NUM_RELEASES = 15, 25
 MOST_MORE = 0.05
-LIMITS = Limits(max_epsilon=1e3, max_delta=1e-3)
+LIMITS = Limits(max_epsilon_per_client=1e3, max_delta=1e-3)
 AGENT = DPFTSDESettings(num_initial=2, num_features=10, num_candidates=20)
 SPACE = SearchSpace({"x": FloatDistribution(0, 1)})
 

@@ -151,7 +151,7 @@ def _looks(repeats: int) -> list[Row]:
         for k in range(LOOKS):
             accountant.charge(z)
             began = time.process_time()
-            accountant.spent()
+            accountant.epsilon()
             seconds[name][repeat, k] = time.process_time() - began
     usual, *others = ACCOUNTANTS
     medians = {name: np.median(each, axis=1) for name, each in seconds.items()}

@@ -49,6 +49,7 @@ from flwr_fbo.lab.audit.evidence import Evidence
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan, audit
 from flwr_fbo.privacy.accounting import PrivacySpent, calibrate_noise_multiplier
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.tuner.message_headers import BALLOT
 
@@ -147,7 +148,7 @@ def run(planted: str, is_present: bool) -> tuple[float, ...]:
         direction="minimize",
         num_agents=NUM_CLIENTS,
         schedule=Halving(trials=2, rounds=(1,)),
-        privacy=PrivateChoice(EPSILON, DELTA),
+        privacy=PrivateChoice(EPSILON, DELTA, allow_large_delta=True),
         enqueue=[{"learning-rate": RATES[1]}],
     )
     context = Context(1, 0, {}, RecordDict(), {"learning-rate": RATES[0]})
@@ -181,7 +182,8 @@ class TunerAuditPlan(StudyPlan):
         mu = 1 / self._noise_multiplier
         if self.planted == _PRIVATE:
             mu = math.hypot(mu, math.sqrt(len(RATES)) / TRAINING_NOISE)
-        return PrivacySpent(gaussian_epsilon(DELTA, mu), DELTA, 1, "mu-GDP")
+        about = gaussian_epsilon(DELTA, mu), DELTA, 1, "mu-GDP"
+        return PrivacySpent(*about, guarantee=Guarantee(CLIENT, "server"))
 
     @property
     def _noise_multiplier(self) -> float:

@@ -117,7 +117,7 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     ),
     (lambda: Host(patience=-1), "patience=-1", "number"),
     (lambda: Seeds(study=-1), "study=-1", ">= 0"),
-    (lambda: Limits(max_epsilon=3.0), "max_delta=None", "together"),
+    (lambda: Limits(max_epsilon_per_client=3.0), "max_delta=None", "together"),
     (lambda: FedVoteSettings(num_initial=0), "num_initial=0", ">= 1"),
     (lambda: FTSSettings(follow="often"), "follow='often'", "inverse"),
     (lambda: ContinualSettings(0, 2, 1.0, 1e-3), "num_releases=0", ">= 1"),

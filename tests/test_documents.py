@@ -150,7 +150,7 @@ def test_the_readme_runs_as_it_is_written(
                 page._console(block)
             if block.language == "python":
                 page._python(block)
-    assert "Privacy spent per client: epsilon 2.0" in page.printed
+    assert "Privacy spent for the choice: epsilon 2.0" in page.printed
     [python] = [b.text for b in blocks_of(page.path) if b.language == "python"]
     assert len([line for line in python.splitlines() if line]) <= 15
 
@@ -164,7 +164,7 @@ def _your_own_objective(page: Page) -> None:
 
 def _linear_bandits(page: Page) -> None:
     assert page.names["strategy"].study.private
-    assert "epsilon=4.0" in page.printed
+    assert "epsilon 4 per example" in page.printed
     assert "[2, 2, 2]\n[5, 5, 5]" in page.printed
 
 

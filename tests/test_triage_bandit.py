@@ -110,7 +110,8 @@ def test_a_report_has_curve_other_policy_and_epsilon(triage: Any, root: Path) ->
     assert row.split()[:2] == ["100", f"{own[:100].mean():.2f}"]
     assert "doubly robust" in text
     assert "110 with a reward, 0 left out" in text
-    assert "epsilon 1000 at delta 1e-05 for one decision; 10 releases" in text
+    assert "Privacy: epsilon 1000 per example (replaced by another, " in text
+    assert text.endswith("; 10 releases")
 
 
 def test_a_site_decides_beside_the_app(triage: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flwr_fbo.privacy.guarantee import EXAMPLE
 from flwr_fbo.study.kinds import SERVER_FILE, JournalKind, Kind
 
 _REPORT = "flwr_fbo.bandits.report"
@@ -24,6 +25,7 @@ PEER_SERVER = JournalKind(
 LINEAR = Kind(
     "linear-bandit",
     (LINEAR_SITE, LINEAR_SERVER, PEER_SERVER),
+    units=(EXAMPLE,),
     plans={"FedUCB": f"{_REPORT}.plan:plan_sharing"},
 )
 
@@ -39,4 +41,4 @@ NEURAL_SITE = JournalKind(
 NEURAL_SERVER = JournalKind(
     "neural-server", SERVER_FILE, ledger=f"{_REPORT}.ledgers:NEURAL_SERVER"
 )
-NEURAL = Kind("neural-bandit", (NEURAL_SITE, NEURAL_SERVER))
+NEURAL = Kind("neural-bandit", (NEURAL_SITE, NEURAL_SERVER), units=(EXAMPLE,))

@@ -13,6 +13,7 @@ from flwr_fbo._common.text import counted, printable
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import parsed_config
 from flwr_fbo.cli.output import plain_errors
+from flwr_fbo.privacy.guarantee import Protects
 from flwr_fbo.site.readiness import announced_study, check_site
 
 # What a SuperNode takes of its text; it says nothing of the rest.
@@ -36,6 +37,10 @@ def check_site_command(
             help="Its number of releases (default: 1).",
         ),
     ] = None,
+    protects: Annotated[
+        Protects,
+        typer.Option(help="Whom its epsilon protects: a client, or one example."),
+    ] = "client",
 ) -> None:
     """Say what a site has with NODE_CONFIG, and what would keep it from a study.
 
@@ -70,9 +75,8 @@ def check_site_command(
                 allowed = "given with both --epsilon and --delta"
                 require(value is None, name, value, allowed)
         else:
-            study = announced_study(
-                epsilon, delta, 1 if num_releases is None else num_releases
-            )
+            num_releases = 1 if num_releases is None else num_releases
+            study = announced_study(epsilon, delta, num_releases, protects)
         found = check_site(parsed_config([node_config]), study, file)
     width = max(len(one.topic) for one in found)
     for one in found:

@@ -14,6 +14,7 @@ from flwr_fbo.cli.output import check_output, plain_errors
 from flwr_fbo.cli.tune_record import check_no_app
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import has_journal
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 from flwr_fbo.study.kinds import journal_kind, journal_kinds, load
 
@@ -90,7 +91,7 @@ def _export_knowledge(folder: Path, file: Path) -> None:
     for release in knowledge.releases:
         typer.echo(
             f"release {release.release_id}: {counted(release.num_sites, 'site')}, "
-            f"epsilon {release.epsilon:.3f} at delta {release.delta:g} each"
+            f"{Guarantee(CLIENT).text(release.epsilon, release.delta, '.3f')}"
         )
     if not knowledge.private:
         typer.echo("NOT PRIVATE: seeded noise, or none; for experiments only.")

@@ -31,14 +31,14 @@ from flwr_fbo.strategies.study_record import read_ledger, recorded_book
 from flwr_fbo.study.kinds import SERVER_FILE, journal_kind, journal_kinds, load
 from flwr_fbo.study.report.ledger_view import LedgerView, committed_text
 from flwr_fbo.study.report.page import identity_in_words
+from flwr_fbo.study.report.releases import spent_in_words
 
 app = group()
 
 
-# A ledger: how it is shown, of what it is, its releases, and by whom what was spent
-# under which condition.
+# A ledger: how it is shown, of what it is, its releases, and what was spent by whom.
 _Ledger = tuple[
-    LedgerView, dict[str, Any], list[LedgerRow], list[tuple[str, PrivacySpent, str]]
+    LedgerView, dict[str, Any], list[LedgerRow], list[tuple[str, PrivacySpent]]
 ]
 
 
@@ -62,7 +62,9 @@ def show(
     A study's server, a FederationTuner and a bandit's site each keep a ledger of their
     releases. The folder of a site, or the `budget` of a server, has a ledger of what
     all studies have spent together: the smallest limit that would have allowed all of
-    it, had it been set before the first release. FOLDER may also be one file. A damaged
+    it, had it been set before the first release. Studies that protect a client and
+    those that protect one example are not added up, except for an example: all that a
+    client sends counts there, too. FOLDER may also be one file. A damaged
     ledger is refused; a forgery by somebody who can write the file is not noticed. A
     ledger is also read while its server or site is running.
 
@@ -244,7 +246,7 @@ def _read(path: Path, delta: float | None) -> _Ledger:
     for whose, own in view.parts(rows).items() if rows else ():
         one = view.spent({"delta": delta, **identity}, own)
         if one is not None:
-            spent.append((whose or view.whose, one, view.condition(identity, own)))
+            spent.append((whose or view.whose, one))
     return view, identity, rows, spent
 
 
@@ -262,12 +264,7 @@ def _print(console: Console, found: _Ledger) -> None:
         lines.append(f"Committed from {first} to {last}")
     else:
         lines.append(counted(0, "release"))
-    for whose, one, condition in spent:
-        releases = counted(one.num_releases, "release")
-        lines.append(
-            f"{releases}{whose}: epsilon = {one.epsilon:.4f} "
-            f"at delta = {one.delta:g} ({one.accounting_method}){condition}"
-        )
+    lines += [spent_in_words(one, whose) for whose, one in spent]
     if not all(row.facts.get("private", True) for row in rows):
         lines.append(f"NOT PRIVATE: {view.why_not}")
     for line in lines:
@@ -313,10 +310,6 @@ def _json(found: _Ledger) -> dict[str, Any]:
         for row in rows
     ]
     values = finite({"study": identity, "releases": releases})
-    conditions = [condition.removeprefix(", ") for _, _, condition in spent]
-    if len(spent) > 1:  # agents have data of their own: there is no sum over them
-        epsilons = {whose: one.epsilon for whose, one, _ in spent}
-        named = dict(zip(epsilons, conditions, strict=True))
-        return {**values, "epsilons": epsilons, "conditions": named}
-    epsilon = finite(spent[0][1].epsilon) if spent else None
-    return {**values, "epsilon": epsilon, "condition": "".join(conditions)}
+    # Agents have data of their own, and units are not added: there may be several.
+    totals = [{"of": whose.strip(), **one.to_json()} for whose, one in spent]
+    return {**values, "spent": finite(totals)}

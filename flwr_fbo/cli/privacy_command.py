@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import Annotated, get_args
 
@@ -21,7 +21,12 @@ from flwr_fbo.privacy.accounting import (
     ReleaseAccountant,
     smallest_noise_multiplier,
 )
-from flwr_fbo.privacy.gaussian import large_delta
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    Guarantee,
+    delta_warning,
+    profile_text,
+)
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.fed_vote import FedVote
@@ -88,7 +93,7 @@ class Question:
             accountant = ReleaseAccountant(q, self.delta, method)
             for multiplier in multipliers:
                 accountant.charge(noise_multiplier * multiplier)
-            return accountant.spent().epsilon
+            return accountant.epsilon()
 
         if self.noise_multiplier is not None:
             return spends(self.noise_multiplier)
@@ -159,10 +164,14 @@ def privacy(
     With DPFTSDE the middle column is for the same noise with the exact sensitivity, the
     right one for this package's default noise.
 
-    With FedUCB it says whether a linear bandit pays, for each of its promises, in
-    points of reward. --releases is then the number of synchronisations. It assumes
-    sites that are alike, have rewards in [0, 1], and fill the encoder's bounds. The
-    formula is in flwr_fbo.bandits.linear.sharing_plan.
+    Each epsilon is printed with whom it protects, what stands in its place in the other
+    world, and delta; and the same noise at other deltas.
+
+    With FederationTuner --releases is the number of rungs. With FedUCB it says whether
+    a linear bandit pays, for each of its promises, in points of reward. --releases is
+    then the number of synchronisations. It assumes sites that are alike, have rewards
+    in [0, 1], and fill the encoder's bounds. The formula is in
+    flwr_fbo.bandits.linear.sharing_plan.
 
     Examples
     --------
@@ -237,21 +246,26 @@ def privacy(
             # The default charges the same z as the published: only its noise differs.
             row = {"published": published, "exact": exact, "default": published}
             answers[method] = row
-    if delta > large_delta(num_agents):
-        typer.echo(
-            f"Warning: delta = {delta:.2g} would let a site's whole message "
-            f"leak in that share of studies; choose far below 1/{num_agents}.",
-            err=True,
-        )
+    if warning := delta_warning(delta, num_agents, CLIENT):
+        typer.echo(f"Warning: {warning}.", err=True)
+    # A given z spends what the default noise does, by the tightest accountant.
+    accountant = ReleaseAccountant(q, delta)
+    least = answers["pld"]["default"] if z is None else z
+    assert least is not None
+    accountant.charge(least, num_releases)
+    spent = accountant.spent(Guarantee(CLIENT, "server"))
+    if spent.epsilon_if_replaced is None:  # with sampling: only asked for here
+        other = accountant.epsilon_if_replaced()
+        spent = replace(spent, epsilon_if_replaced=other)
     if as_json:
         values = {
             "agents": num_agents,
             "releases": num_releases,
             "q": q,
-            "delta": delta,
             "strategy": strategy,
             "preset": preset,
             "noise_multiplier": z,
+            **spent.to_json(),
             "epsilon": epsilon,
             "answer": "noise_multiplier" if epsilon else "epsilon",
             "accountants": answers,
@@ -263,6 +277,12 @@ def privacy(
         return
     named = strategy if preset is None else f"{strategy}, preset {preset!r}"
     _print(question, named, answers, worth)
+    spends = f"Each site spends {spent.text()}, by pld. It holds "
+    lines = [f"{spends}{spent.guarantee.against}."]
+    if q == 1.0 and spent.epsilon > 0:
+        lines.append(f"{profile_text(spent.epsilon, delta)}.")
+    for line in lines:
+        Console().print(line, highlight=False)
     more = _cohort_lines(question) if once else []
     for line in _vote_lines(question, dimension or 2) if is_vote else more:
         Console().print(line, highlight=False)
@@ -285,8 +305,9 @@ def _print(
     if question.epsilon is None:
         title = f"epsilon at z = {question.noise_multiplier:g}"
     else:
-        title = f"z for epsilon = {question.epsilon:g}"
-    table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
+        title = f"z for {Guarantee(CLIENT).text(question.epsilon, question.delta)}"
+    console.print(f"{title}:", highlight=False)
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
     table.add_column("accountant")
     # Where a message counts as much in each release, all columns are the same.
     headings = HEADINGS if set(worth) != {1.0} else {"default": title.split()[0]}

@@ -76,16 +76,12 @@ def _privacy(
     rounds: Rounds,
 ) -> Section:
     spent = view.spent(identity, ledger) if ledger else None
-    condition = view.condition(identity, ledger)
-    lines = spent_lines(spent, view.whose, condition, ledger)
+    lines = spent_lines(spent, view.whose, ledger)
     course = [r["epsilon"] for r in rounds]
     known = np.array([math.nan if e is None else float(e) for e in course])
     if spent is None or not np.isfinite(known).any():
         return Section("Privacy", lines)
-    caption = (
-        f"Chart of epsilon spent against round, at delta = {spent.delta:g}; "
-        f"{spent.epsilon:.4g} in the end{condition}."
-    )
+    caption = f"Chart of epsilon spent against round; {spent.text()} in the end."
     figure = charts.by_round("privacy", caption, "epsilon spent", known)
     return Section("Privacy", [*lines, figure])
 

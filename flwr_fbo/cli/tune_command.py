@@ -58,6 +58,7 @@ from flwr_fbo.cli.tune_summary import (
 from flwr_fbo.grid import InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.guarantee import large_delta
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.candidates.candidates import warn_outside
 from flwr_fbo.tuner.first_round import FirstRound
@@ -390,8 +391,9 @@ def _job(
             settings.epsilon is not None, "delta", settings.delta, "given with epsilon"
         )
         # A larger one allows that a client's scores are published as they are.
-        is_small = is_number(settings.delta) and settings.delta <= 0.1 / num
-        allowed = f"at most 1/(10 N), {0.1 / num:.3g} for N = {num} sites"
+        most = large_delta(num)
+        is_small = is_number(settings.delta) and settings.delta <= most
+        allowed = f"at most 1/(10 N), {most:.3g} for N = {num} sites"
         require(is_small, "delta", settings.delta, allowed)
     if settings.score == "server":
         allowed = "left out with --score server: no score of a client is released"

@@ -11,7 +11,8 @@ from typing import Any
 from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.cli.run_config import run_config_option, short_values
 from flwr_fbo.cli.tune_record import written_files
-from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.decisions.enough_clients import (
     LITTLE,
@@ -201,9 +202,8 @@ class Summary:
     def _privacy(self) -> str:
         spent = self.result.privacy_spent
         if spent is not None:
-            text = f"epsilon {spent.epsilon:.3g} at delta {spent.delta:g}"
-            text = f"Privacy: {text}{after_epsilon(WITHOUT_TRAINING)}: it covers what "
-            return f"{text}the clients' scores decided, and not the models."
+            text = f"Privacy: {spent.text('.3g')}: it covers what the clients' scores "
+            return f"{text}decided, and not the models."
         if self.settings.score == "server":
             return "Privacy: none was asked for; the server scored the models."
         return "Privacy: none. The server read each client's exact scores."
@@ -252,10 +252,8 @@ class Summary:
             "curves": result.curves(self.plan, self.settings.metric),
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],
-            "epsilon": None if spent is None else spent.epsilon,
+            **({"epsilon": None} if spent is None else spent.to_json()),
             "earlier_epsilons": list(self.earlier),
-            "delta": None if spent is None else spent.delta,
-            "condition": "" if spent is None else WITHOUT_TRAINING,
             "model": None if self.model is None else str(self.model),
             "model_in_words": self._where(),
             "record": str(self.folder),
@@ -358,9 +356,10 @@ class DryRun:
             lines.append("Not private: exact scores decide; --epsilon hides them.")
             return lines
         delta, lost, kept, enough = noise
+        terms = Guarantee(CLIENT, conditions=(WITHOUT_TRAINING,))
         lines.append(
-            f"Epsilon {settings.epsilon:g} at delta {delta:g}: if all clients agree, "
-            "and rank the app's defaults last, these are replaced in "
+            f"With {terms.text(settings.epsilon or 0.0, delta)}: if all clients "
+            "agree, and rank the app's defaults last, these are replaced in "
             f"{100 * (1 - kept):.0f} of 100 tunings, and {100 * lost:.0f} % of the "
             "best setting's gain is lost."
         )
@@ -392,8 +391,11 @@ def earlier_in_words(earlier: Sequence[float]) -> str:
     listed = ", ".join(f"{epsilon:.3g}" for epsilon in earlier)
     tunings = f"{num} other private tuning{'s' * (num > 1)}"
     text = f"This app has {tunings} on record here (epsilon {listed}"
-    text += f", {total:.3g} in all)" if num > 1 else ")"
-    return f"{text}: on the same data their epsilons add up to that of this one."
+    text += f", {total:.3g} in all" if num > 1 else ""
+    return (
+        f"{text}; {CLIENT.words}, each at its own delta): on the same data their "
+        "epsilons add up to that of this one."
+    )
 
 
 def changed_in_words(changed: Sequence[str], folder: Path) -> str:

@@ -74,9 +74,9 @@ def tuning_app(
         study is the client's error.
     limits : Limits, optional
         Limits on the spending of all studies at a site, and on the cost of a message.
-        The node config may set more, such as ``fbo-max-epsilon``. Without limits a site
-        takes part in any study, private or not, whose messages cost no more than the
-        defaults of `Limits`.
+        The node config may set more, such as ``fbo-max-epsilon-per-client``. Without
+        limits a site takes part in any study, private or not, whose messages cost no
+        more than the defaults of `Limits`.
 
     Notes
     -----

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ _METRICS = {
     "flwr_fbo_rungs_done": "Rungs that are decided.",
     "flwr_fbo_agents": "Agents of the last round, by how they answered.",
     "flwr_fbo_round_seconds": "Seconds that the last round, or rung, has taken.",
-    "flwr_fbo_epsilon": "Epsilon spent so far, under the condition that is a label.",
+    "flwr_fbo_epsilon": "Epsilon spent so far, under the terms that are labels.",
     "flwr_fbo_state": "1 for the state that the study is in.",
     "flwr_fbo_updated_timestamp_seconds": "When the study was last heard of.",
 }
 _ANSWERS = ("answered", "failed", "late", "absent")
 _STATES = ("running", "finished", "failed")
+_NO_LABELS: Mapping[str, str] = {}
 
 
 class PrometheusCallback(Callback):
@@ -76,15 +78,18 @@ class PrometheusCallback(Callback):
         self.folder = checked
         self._began = 0.0
         self._labels: dict[str, str] = {}
-        self._condition = ""
+        self._terms: dict[str, str] = {}
         # By metric and its further labels.
-        self._values: dict[tuple[str, str, str], float] = {}
+        self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
     def on_start(self, started: Started) -> None:
         """Write that the study runs."""
         self._labels = {"study": started.study, "method": started.method}
         self._began, self._values = time.monotonic(), {}
-        self._condition = started.condition
+        self._terms = {}
+        for name, value in started.terms.items():
+            text = ", ".join(value) if name == "conditions" else f"{value}"
+            self._terms |= {name: text} if value else {}
         if started.method == "FederationTuner":
             self._set("flwr_fbo_rungs_done", started.num_done)
         else:
@@ -98,7 +103,7 @@ class PrometheusCallback(Callback):
         self._set("flwr_fbo_rounds_done", finished.server_round)
         for answer in _ANSWERS:
             number = getattr(finished, answer)
-            self._set("flwr_fbo_agents", number, "answer", answer)
+            self._set("flwr_fbo_agents", number, {"answer": answer})
         self._set_epsilon(finished.epsilon)
         self._end_of_round()
 
@@ -125,28 +130,27 @@ class PrometheusCallback(Callback):
         self._write("running")
 
     def _set_epsilon(self, value: float | None) -> None:
-        label = "condition" if self._condition else ""
-        self._set("flwr_fbo_epsilon", value, label, self._condition)
+        self._set("flwr_fbo_epsilon", value, self._terms)
 
     def _set(
-        self, metric: str, value: float | None, label: str = "", of: str = ""
+        self, metric: str, value: float | None, labels: Mapping[str, str] = _NO_LABELS
     ) -> None:
         """Set a metric; what is not known or infinite is left out, as before."""
         if value is not None and math.isfinite(value):
-            self._values[metric, label, of] = value
+            self._values[metric, tuple(labels.items())] = value
 
     def _write(self, state: str) -> None:
         """Write the file at once: node_exporter must not read a part of it."""
         for known in _STATES:
-            self._set("flwr_fbo_state", int(known == state), "state", known)
+            self._set("flwr_fbo_state", int(known == state), {"state": known})
         self._set("flwr_fbo_updated_timestamp_seconds", time.time())
         lines = []
         for metric, text in _METRICS.items():
             found = {k: v for k, v in self._values.items() if k[0] == metric}
             if found:
                 lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
-            for (_, label, of), value in found.items():
-                labels = {**self._labels, **({label: of} if label else {})}
+            for (_, more), value in found.items():
+                labels = {**self._labels, **dict(more)}
                 said = ",".join(
                     f'{name}="{text.translate(_ESCAPES)}"'
                     for name, text in labels.items()

@@ -33,8 +33,7 @@ class Tracker(Callback):
     def on_start(self, started: Started) -> None:
         """Log the settings."""
         settings = {"method": started.method, **started.settings}
-        if started.condition:
-            settings["epsilon-condition"] = started.condition
+        settings |= {f"epsilon-{name}": it for name, it in started.terms.items()}
         self.log("settings", _texts_of(settings), {}, started.num_done)
 
     def on_round(self, finished: Round) -> None:

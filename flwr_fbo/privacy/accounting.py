@@ -21,8 +21,9 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from flwr.serverapp import (
@@ -32,7 +33,7 @@ from flwr.serverapp import (
     RdpAccountant,
     SamplingMethod,
 )
-from flwr.serverapp import PrivacySpent as PrivacySpent
+from flwr.serverapp import PrivacySpent as FlowerPrivacySpent
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import (
@@ -47,12 +48,89 @@ from flwr_fbo.privacy.gaussian import (
     check_epsilon,
     poisson_epsilon,
 )
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    Guarantee,
+    of_group,
+    replaced_epsilon,
+)
 from flwr_fbo.privacy.sampling import Subsampling
 
 Method = Literal["pld", "rdp", "moments"]
 
 # The moments that the papers take: integer orders, nothing between.
 _ORDERS = np.arange(1.0, 33.0)
+
+
+@dataclass(frozen=True)
+class PrivacySpent(FlowerPrivacySpent):
+    """Epsilon that was spent, with its terms: Flower's type, and whom it protects.
+
+    Examples
+    --------
+    >>> from flwr_fbo.privacy.accounting import ReleaseAccountant
+    >>> from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
+    >>> accountant = ReleaseAccountant(1.0, 1e-3)
+    >>> accountant.charge(noise_multiplier=1.4453)
+    >>> print(accountant.spent(Guarantee(CLIENT, "server")))
+    epsilon 2 per client (message or zeros, delta 0.001; 4.714 if replaced by another)
+
+    Attributes
+    ----------
+    guarantee : Guarantee
+        Unit of privacy, adjacency, trust and conditions.
+    epsilon_if_replaced : float, optional
+        The same at ``delta`` for a client's messages that are replaced by others. None
+        where that is the adjacency, or there is no such bound: see
+        `flwr_fbo.privacy.guarantee`.
+    """
+
+    guarantee: Guarantee = field(kw_only=True)
+    epsilon_if_replaced: float | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        """Return epsilon with unit, adjacency, delta and conditions."""
+        return self.text()
+
+    def text(self, form: str = ".4g") -> str:
+        """Return epsilon in a format, with unit, adjacency, delta and conditions."""
+        return f"epsilon {_number(self.epsilon, form)} {self.after(form)}"
+
+    def after(self, form: str = ".4g") -> str:
+        """Return the terms that follow the number."""
+        other, more = self.epsilon_if_replaced, ""
+        if other is not None and other != self.epsilon:
+            more = f"{_number(other, form)} if replaced by another"
+        return self.guarantee.after(self.delta, more)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return epsilon and its terms as JSON values."""
+        return {
+            "epsilon": self.epsilon,
+            "epsilon_if_replaced": self.epsilon_if_replaced,
+            **self.guarantee.facts(self.delta),
+        }
+
+    def for_group(self, size: int) -> float:
+        """Return epsilon at ``delta`` for so many examples of one person.
+
+        Raises
+        ------
+        ValueError
+            If the unit is a client, which holds all examples of a person at a site.
+        """
+        protects = self.guarantee.unit.protects
+        require(protects == "example", "unit", protects, "'example', to form groups of")
+        return of_group(self.epsilon, self.delta, size)
+
+
+def terms_of(spent: PrivacySpent | None) -> dict[str, Any]:
+    """Return the terms of an epsilon as JSON values; empty where there is none."""
+    return {} if spent is None else spent.guarantee.facts(spent.delta)
+
+
+def _number(value: float, form: str) -> str:
+    return "infinite" if math.isinf(value) else format(value, form)
 
 
 class ReleaseAccountant:
@@ -102,7 +180,7 @@ class ReleaseAccountant:
         self._method = method
         # By noise multiplier: the order of releases changes no digit of epsilon.
         self._charges: Counter[float] = Counter()
-        self._spent: PrivacySpent | None = None  # until there is another charge
+        self._spent: FlowerPrivacySpent | None = None  # until there is another charge
 
     def charge(self, noise_multiplier: float, num_releases: int = 1) -> None:
         """Add releases with noise ``noise_multiplier`` times their sensitivity."""
@@ -111,11 +189,46 @@ class ReleaseAccountant:
         self._charges[float(noise_multiplier)] += num_releases
         self._spent = None
 
-    def spent(self) -> PrivacySpent:
+    def epsilon(self) -> float:
         """Return epsilon at delta for all releases so far.
 
         Infinite where one of them had noise of less than 1e-3 times its sensitivity.
         """
+        return self._flower_spent().epsilon
+
+    def spent(self, guarantee: Guarantee) -> PrivacySpent:
+        """Return `epsilon` with its terms, in Flower's type.
+
+        Parameters
+        ----------
+        guarantee : Guarantee
+            Whom the noise multipliers that were charged protect.
+        """
+        spent, other = self._flower_spent(), None
+        if guarantee.unit == CLIENT and self._is_exact:
+            other = self.epsilon_if_replaced()
+        return PrivacySpent(
+            **vars(spent), guarantee=guarantee, epsilon_if_replaced=other
+        )
+
+    def epsilon_if_replaced(self) -> float:
+        """Return epsilon if messages are replaced, where noise is for zeroed ones.
+
+        By the tightest accountant. Exact without sampling; else an upper bound.
+        """
+        if not self._charges:
+            return 0.0
+        if min(self._charges) < LEAST_NOISE:
+            return math.inf
+        q = self._sampling.sample_size / self._sampling.population_size
+        entries = tuple((q, z, count) for z, count in self._charges.items())
+        return replaced_epsilon(entries, self._delta)
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._sampling.sample_size == self._sampling.population_size
+
+    def _flower_spent(self) -> FlowerPrivacySpent:
         if self._spent is None:
             self._spent = self._spent_by(self._charges)
         return self._spent
@@ -126,7 +239,7 @@ class ReleaseAccountant:
         after = self._charges + Counter([float(noise_multiplier)])
         return self._spent_by(after).epsilon > max_epsilon
 
-    def _spent_by(self, charges: Counter[float]) -> PrivacySpent:
+    def _spent_by(self, charges: Counter[float]) -> FlowerPrivacySpent:
         # The ratio that Flower's accountant gets too: it is rounded up, because a q
         # that is too small would make epsilon too small.
         q = self._sampling.sample_size / self._sampling.population_size
@@ -143,12 +256,12 @@ class ReleaseAccountant:
         else:
             entries = tuple((q, z, count) for z, count in charges.items())
             epsilon = poisson_epsilon(entries, self._delta)
-        return PrivacySpent(epsilon, self._delta, charges.total(), self._method)
+        return FlowerPrivacySpent(epsilon, self._delta, charges.total(), self._method)
 
 
 def _renyi_spent(
     sampling: Subsampling, charges: Mapping[float, int], delta: float
-) -> PrivacySpent:
+) -> FlowerPrivacySpent:
     """Return what Flower's Renyi accountant says, which knows both ways of sampling.
 
     Each way is amplified under a relation of its own.
@@ -220,7 +333,7 @@ def calibrate_noise_multiplier(
     def spends(noise_multiplier: float) -> float:
         accountant = ReleaseAccountant(sampling, delta, method)
         accountant.charge(noise_multiplier, num_releases)
-        return accountant.spent().epsilon
+        return accountant.epsilon()
 
     return smallest_noise_multiplier(spends, epsilon)
 

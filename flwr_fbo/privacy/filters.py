@@ -23,10 +23,10 @@ Notes
 *Formal guarantees.* Let a ledger admit a charge only while ``Spent.epsilon(delta)`` of
 all its charges is at most ``epsilon``. Then everything that was charged is (epsilon,
 delta)-DP against a server that chooses each study, its noise and its sampling from all
-that it has read, interleaves studies, and stops when it likes. The adjacency is that of
-each mechanism: see `SpendingLedger`. Within a study the noise and the sampling of each
-release are those of the promise that the site was told before the first one. The values
-that are released may depend on all that was read.
+that it has read, interleaves studies, and stops when it likes. It is for one unit and
+adjacency, to which all charges are converted: see `SpendingLedger`. Within a study the
+noise and the sampling of each release are those of the promise that the site was told
+before the first one. The values that are released may depend on all that was read.
 
 Not covered: an epsilon or delta that is chosen after a release. So the epsilon of a
 ledger reads: "a limit of this epsilon, set before the first release, would have
@@ -82,7 +82,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import repeat
@@ -95,11 +95,14 @@ from flwr_fbo.privacy.gaussian import (
     gaussian_mu,
     poisson_epsilon,
 )
+from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
     Charge,
     Charged,
     Group,
+    Promise,
     StudyKey,
+    counted_in,
     least_epsilon,
     study_of,
 )
@@ -133,56 +136,66 @@ class Spent:
     @classmethod
     def of(
         cls,
+        total: PrivacyUnit,
         facts: Iterable[Mapping[str, Any]],
         study: StudyKey | None = None,
-        promised: Sequence[Charge] = (),
+        promise: Promise | None = None,
     ) -> Spent:
-        """Return what the charges of a ledger cost.
+        """Return what the charges of a ledger cost a unit.
 
         Parameters
         ----------
+        total : PrivacyUnit
+            Unit that they are added up for: `CLIENT` or `EXAMPLE`. What does not
+            protect it is converted, or left out: see `counted_in`.
         facts : iterable of mapping
             Facts of each charge, in order: see `charge_facts`. Where a charge with
             sampling does not say what its study promised, as in ledgers of earlier
             versions, all such charges of the study are taken for the whole of it.
         study : tuple of str, optional
             Kind and id of a study that is counted as if it had made all releases.
-        promised : sequence of Charge
+        promise : Promise, optional
             These releases.
         """
         every = [*facts]
         own = (about for about in every if study_of(about) == study)
-        return cls.with_study(Charged(every), own, promised)
+        return cls.with_study(total, Charged(every), own, promise)
 
     @classmethod
     def with_study(
         cls,
+        total: PrivacyUnit,
         charged: Charged,
-        own: Iterable[Mapping[str, Any]],
-        promised: Sequence[Charge],
+        own: Iterable[Mapping[str, Any]] = (),
+        promise: Promise | None = None,
     ) -> Spent:
-        """Return what charges cost, once a study has made all its releases.
+        """Return what charges cost a unit, once a study has made all its releases.
 
         Parameters
         ----------
+        total : PrivacyUnit
+            See `of`.
         charged : Charged
             All charges, those of the study too.
         own : iterable of mapping
             Facts of the study's charges so far.
-        promised : sequence of Charge
+        promise : Promise, optional
             Its releases.
         """
-        known = Charged(own)
-        groups, missing = charged.groups, _count(promised)
-        if not _samples(promised):
-            for group in known.groups:
+        groups = charged.groups(total)
+        if promise is None:
+            return cls(groups, charged.num_releases)
+        known, promised = Charged(own), promise.charges
+        counted = counted_in(total, promise.unit, promised)
+        missing = _count(counted)
+        if counted and not _samples(promised):
+            for group in known.groups(total):
                 missing -= _count(group)
             groups += tuple((Charge(*key, n),) for key, n in missing.items())
         # A group with all promised releases is this study already: it counts once.
-        elif all(missing - _count(group) for group in known.groups):
-            groups += (tuple(promised),)
-        planned = sum(charge.num_releases for charge in promised)
-        to_come = max(0, planned - known.num_releases)
+        elif counted and all(missing - _count(g) for g in known.groups(total)):
+            groups += (tuple(counted),)
+        to_come = max(0, promise.num_releases - known.num_releases)
         return cls(groups, charged.num_releases + to_come)
 
     def least_epsilon(self, delta: float) -> float:
@@ -223,12 +236,13 @@ class Spent:
         # To add up what costs far too much could take minutes.
         return self.least_epsilon(delta) > epsilon or self.epsilon(delta) > epsilon
 
-    def text(self, delta: float) -> str:
-        """Return `epsilon` at ``delta``, as a log has it."""
+    def text(self, delta: float, guarantee: Guarantee) -> str:
+        """Return `epsilon` at ``delta`` with its terms, as a log has it."""
         least = self.least_epsilon(delta)
-        if least > _LARGEST_TOLD:
-            return "infinite" if math.isinf(least) else f">= {least:.4g}"
-        return f"{self.epsilon(delta):.4g}"
+        if least <= _LARGEST_TOLD:
+            return guarantee.text(self.epsilon(delta), delta)
+        number = "infinite" if math.isinf(least) else f">= {least:.4g}"
+        return f"epsilon {number} {guarantee.after(delta)}"
 
     def epsilon_left(self, max_epsilon: float, delta: float) -> float:
         """Return the largest epsilon of one more Gaussian study within a limit."""

@@ -22,11 +22,6 @@ from flwr_fbo._common.validation import is_number, require, require_fraction
 LEAST_NOISE = 1e-3
 
 
-def large_delta(num_agents: int) -> float:
-    """Return above which delta a warning is due: 0.01, or a tenth of 1/N."""
-    return min(1e-2, 0.1 / num_agents)
-
-
 def check_delta(delta: Any) -> None:
     """Raise ValueError unless ``delta`` is a number in (0, 1)."""
     require_fraction("delta", delta)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
+from importlib import import_module
 from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from flwr_fbo.privacy.gaussian import (
     gaussian_epsilon,
     poisson_epsilon,
 )
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, PrivacyUnit
 from flwr_fbo.privacy.sampling import PROBABILITY
 
 FILE_NAME, KIND = "spending.sqlite", LEDGER_KIND
@@ -69,7 +71,8 @@ Group = tuple["Charge", ...]
 
 # Arrays of a ledger: what its rows add up to, and the facts of the studies that share
 # a number. So many numbers, 64 of them in one part of the journal.
-_TOTAL, _OF_STUDIES, _NUM_PLACES = "total", "studies-{}", 4096
+# An earlier version called it "total", and told no units apart there.
+_TOTAL, _OF_STUDIES, _NUM_PLACES = "totals", "studies-{}", 4096
 
 
 def _place(study: StudyKey) -> int:
@@ -174,6 +177,8 @@ class Promise:
     fixed_rows : bool
         Whether it is for one trial while all other rows are as they were, and not for
         what that trial changes in later ones: see `LinearUCBSettings`.
+    unit : PrivacyUnit
+        Whom the charges protect. A site takes no study whose kind protects another.
     """
 
     charges: tuple[Charge, ...] = field(
@@ -183,6 +188,9 @@ class Promise:
     private: bool = field(default=False, metadata=flag())
     delta: float | None = field(default=None, metadata=fraction(optional=True))
     fixed_rows: bool = field(default=False, metadata=flag())
+    unit: PrivacyUnit = field(
+        default=CLIENT, metadata=instance(PrivacyUnit, part=PrivacyUnit)
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -206,6 +214,8 @@ class Promise:
     ) -> Promise:
         """Return the promise of one mechanism, charged once for all of its releases.
 
+        It protects one example that is replaced by another.
+
         Parameters
         ----------
         mu : float
@@ -218,7 +228,8 @@ class Promise:
             See `Promise`; True where an agent acts on its own trials, other than
             through its releases. It has no default: no code can tell.
         """
-        return cls((Charge(1 / mu),), private, delta=delta, fixed_rows=fixed_rows)
+        charges = (Charge(1 / mu),)
+        return cls(charges, private, delta=delta, fixed_rows=fixed_rows, unit=EXAMPLE)
 
     @property
     def condition(self) -> str:
@@ -246,12 +257,41 @@ def _charges(values: tuple[tuple[float, float, int], ...]) -> Group:
     return tuple(Charge(*value) for value in values)
 
 
+def counted_in(total: PrivacyUnit, unit: PrivacyUnit | None, group: Group) -> Group:
+    """Return what charges cost in the total of a unit; empty if nothing.
+
+    What protects a client protects each of its examples, if its message is replaced:
+    with half the noise multiplier, and without amplification by sampling. What protects
+    an example says nothing of the client. What has no noise protects nobody.
+
+    Parameters
+    ----------
+    total : PrivacyUnit
+        `CLIENT` or `EXAMPLE`.
+    unit : PrivacyUnit, optional
+        Whom the charges protect; None where it is not known: then they count in every
+        total.
+    group : tuple of Charge
+        The charges.
+    """
+    if any(charge.noise_multiplier < LEAST_NOISE for charge in group):
+        return group
+    if unit is not None and total.protects == "client" and unit.protects == "example":
+        return ()
+    is_zeroed = unit is None or unit.adjacency == "zeroed"
+    if total.adjacency == "replaced" and is_zeroed:
+        return _charges(
+            tuple((c.noise_multiplier / 2, 1.0, c.num_releases) for c in group)
+        )
+    return group
+
+
 class Charged:
     """Charges of a ledger, added up as far as a privacy filter tells them apart.
 
-    Releases without sampling of equal noise are one entry, with their number; each
-    study with sampling is one, as it counts whole. Entries are in the order of their
-    first charge.
+    Releases without sampling of equal noise for one unit are one entry, with their
+    number; each study with sampling is one, as it counts whole. Entries are in the
+    order of their first charge.
 
     Parameters
     ----------
@@ -269,7 +309,8 @@ class Charged:
     """
 
     def __init__(self, facts: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._entries: dict[Any, tuple[Group, int]] = {}
+        # By what tells entries apart: whom they protect, the charges, how often.
+        self._entries: dict[Any, tuple[PrivacyUnit | None, Group, int]] = {}
         self.num_releases, self.is_marked, self.head = 0, False, 0
         for about in facts:
             self.add(about)
@@ -278,27 +319,38 @@ class Charged:
         """Add one more charge."""
         z, q, count = facts["charge"]
         whole = tuple(map(tuple, facts.get("promised", ())))
-        group = _charges(((z, q, count),))
+        group, unit = _charges(((z, q, count),)), unit_of(facts)
         self.num_releases += count
         self.is_marked = self.is_marked or MARK in facts
         self.head = facts[MARK][1] if MARK in facts else 0
         if q >= 1 and not whole:
-            _, times = self._entries.get(group, (group, 0))
-            self._entries[group] = group, times + 1
+            _, _, times = self._entries.get((unit, group), (unit, group, 0))
+            self._entries[unit, group] = unit, group, times + 1
             return
         # With sampling a study counts whole: the server decides when it stops, and
         # may decide so by what it has read.
         key = *study_of(facts), facts["owner"], whole
-        known, _ = self._entries.get(key, (_charges(whole), 1))
+        _, known, _ = self._entries.get(key, (unit, _charges(whole), 1))
         # A charge that the study has not promised counts besides its promise.
         is_promised = any((z, q) == promise[:2] for promise in whole)
-        self._entries[key] = known if is_promised else known + group, 1
+        self._entries[key] = unit, known if is_promised else known + group, 1
+
+    def groups(self, total: PrivacyUnit) -> tuple[Group, ...]:
+        """Return the charges of each entry in a total, as often as charged."""
+        counted = [
+            (counted_in(total, unit, group), times)
+            for unit, group, times in self._entries.values()
+        ]
+        return tuple(
+            chain.from_iterable(
+                repeat(group, times) for group, times in counted if group
+            )
+        )
 
     @property
-    def groups(self) -> tuple[Group, ...]:
-        """The charges of each entry, as often as they were charged."""
-        entries = self._entries.values()
-        return tuple(chain.from_iterable(repeat(group, n) for group, n in entries))
+    def units(self) -> set[PrivacyUnit | None]:
+        """Whom the charges protect; None where a ledger does not know."""
+        return {unit for unit, _, _ in self._entries.values()}
 
     def copy(self) -> Charged:
         """Return a copy that more can be added to."""
@@ -310,8 +362,13 @@ class Charged:
     def to_json(self) -> dict[str, Any]:
         """Return all that is known, as JSON values."""
         entries = [
-            [[] if key == group else key, [[*astuple(c)] for c in group], times]
-            for key, (group, times) in self._entries.items()
+            [
+                [] if key == (unit, group) else key,
+                None if unit is None else [*astuple(unit)],
+                [[*astuple(c)] for c in group],
+                times,
+            ]
+            for key, (unit, group, times) in self._entries.items()
         ]
         return {**vars(self), "_entries": entries}
 
@@ -321,10 +378,11 @@ class Charged:
         charged = cls()
         charged.__dict__ |= values
         charged._entries = {}
-        for key, charges, times in values["_entries"]:
+        for key, protects, charges, times in values["_entries"]:
+            unit = None if protects is None else PrivacyUnit(*protects)
             group = _charges(tuple(map(tuple, charges)))
-            about = (*key[:3], tuple(map(tuple, key[3]))) if key else group
-            charged._entries[about] = group, times
+            about = (*key[:3], tuple(map(tuple, key[3]))) if key else (unit, group)
+            charged._entries[about] = unit, group, times
         return charged
 
 
@@ -333,11 +391,13 @@ class SpendingLedger:
 
     Formal guarantees
     -----------------
-    Adjacency is that of each mechanism: all messages of an agent zeroed for `Release`,
-    one trial replaced for `ContinualRelease`. Charges of both
-    kinds are composed as if they were of one kind, which bounds each kind by itself.
-    A release is recorded before it leaves, and counted if it never does. `Spent` adds
-    charges up, of studies that were chosen one after another.
+    Each charge says whom it protects, and charges of different units do not add up: a
+    client whose messages are zeroed for `Release`, one example that is replaced for
+    `ContinualRelease`. The total of a client has the charges of studies that protect a
+    client. The total of an example has all charges, as `counted_in` converts them:
+    whatever protects a client protects its examples. A release is recorded before it
+    leaves, and counted if it never does. `Spent` adds charges up, of studies that were
+    chosen one after another.
 
     Not covered by itself: a ledger that is deleted, or replaced by an older copy of
     itself, has forgotten what is not in it. The journals of its folder, and receipts of
@@ -346,7 +406,7 @@ class SpendingLedger:
     Beside its rows the journal has what they add up to, and the facts of each study
     together. A message reads these, in a time that hardly depends on the number of
     rows. Both are made again from all rows where they do not have as many: an earlier
-    version of the package has not written them.
+    version of the package has not written them, or not by unit.
 
     Parameters
     ----------
@@ -465,6 +525,7 @@ class SpendingLedger:
         charge: Charge,
         owner: int = -1,
         promised: Iterable[Charge] = (),
+        unit: PrivacyUnit | None = None,
     ) -> None:
         """Charge a release of a study, once; on disk when this returns.
 
@@ -481,8 +542,13 @@ class SpendingLedger:
             their own.
         promised : iterable of Charge
             Charges of all releases of the study.
+        unit : PrivacyUnit, optional
+            Whom it protects; see `unit_of` for one that is not given.
         """
-        self.add(charge_facts(study, release, charge, owner, promised=promised))
+        facts = charge_facts(
+            study, release, charge, owner, promised=promised, unit=unit
+        )
+        self.add(facts)
 
     def has_charge(self, facts: Mapping[str, Any]) -> bool:
         """Return whether a charge is on record, as `charge_facts` describes it."""
@@ -519,24 +585,40 @@ def charge_facts(
     promised: Iterable[Charge] = (),
     *,
     fixed_rows: bool = False,
+    unit: PrivacyUnit | None = None,
 ) -> Facts:
     """Return what a ledger has of a charge, as JSON values; see `record`.
 
     ``delta`` is where the study reports its epsilon, and ``fixed_rows`` the condition
     of that, for whoever reads the ledger. ``promised`` are all charges of the study,
-    noted where it samples: it counts whole.
+    noted where it samples: it counts whole. ``unit`` is whom it protects.
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
     facts = {**key, "charge": list(astuple(charge)), "delta": delta}
     whole = [list(astuple(charge)) for charge in promised]
     if any(probability < 1 for _, probability, _ in whole):
         facts["promised"] = whole
+    if unit is not None:
+        facts["unit"] = [*astuple(unit)]
     return {**facts, "fixed_rows": True} if fixed_rows else facts
 
 
 def study_of(facts: Mapping[str, Any]) -> StudyKey:
     """Return kind and id of the study that a charge is of."""
     return facts["study_kind"], facts["study_id"]
+
+
+def unit_of(facts: Mapping[str, Any]) -> PrivacyUnit | None:
+    """Return whom a charge protects; None where that is not known.
+
+    Charges of earlier versions do not say it: their kind of study does, where it
+    protects one unit alone, and its package is installed.
+    """
+    if "unit" in facts:
+        return PrivacyUnit(*facts["unit"])
+    # By name, as the registry loads its parts: nothing below it knows a kind.
+    kind = import_module("flwr_fbo.study.kinds").kind_named(facts["study_kind"])
+    return kind.units[0] if kind is not None and len(kind.units) == 1 else None
 
 
 def same_charge(facts: Mapping[str, Any], others: Mapping[str, Any]) -> bool:

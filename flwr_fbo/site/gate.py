@@ -38,7 +38,7 @@ has ``tuner_mod``       site with limits on
                         metrics
 ======================  =========================  ===================  =============
 
-*Privacy* is ``max_epsilon``, ``max_delta`` and ``max_releases``; *sums* is
+*Privacy* is the limits on epsilon, ``max_delta`` and ``max_releases``; *sums* is
 ``min_agents`` to ``min_noise_multiplier``; *share* is ``max_uniform_share``, which only
 a bandit's decisions have. All releases of a bandit are one mechanism, and one charge.
 The limits on sizes bind every message. What the app trained is not covered by a tuner's
@@ -48,7 +48,7 @@ guarantee: see `PrivateChoice`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -66,19 +66,21 @@ from flwr_fbo._common.errors import (
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
-from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     MARK,
     SERVER,
     UNPROTECTED,
     Charge,
+    Charged,
     Facts,
     Promise,
     SpendingLedger,
     StudyKey,
     charge_facts,
+    study_of,
 )
 from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.kept_ledger import KeptLedger
@@ -99,7 +101,12 @@ from flwr_fbo.site.size_limits import size_limits
 from flwr_fbo.site.study_journals import note_charge
 from flwr_fbo.site.sum_limits import check_secure, sum_limits
 from flwr_fbo.study.codec import StudyMismatchError
-from flwr_fbo.study.conditions import condition_of, conditions_of
+from flwr_fbo.study.conditions import (
+    promised_guarantee,
+    total_guarantee,
+    totals_of,
+)
+from flwr_fbo.study.kinds import kind_named
 
 if TYPE_CHECKING:
     from flwr_fbo.secure import BlockSums, SecureSums
@@ -333,6 +340,7 @@ class Gate:
         And JournalError if the site's journals prove that its ledger lacks releases.
         Otherwise the log of a SuperNode's app says once that the site takes part.
         """
+        _require_unit(key, promise)
         if self._limits and not self._kept.has_own_folder:
             _log.warning(
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
@@ -363,7 +371,7 @@ class Gate:
         """
         own = ledger.counted_of(key, self._kept.counted)
         charged, refusal = ledger.charged(self._kept.counted), None
-        planned = Spent.with_study(charged, own, promise.charges)
+        planned = _totals(charged, own, promise)
         try:
             for limits in self._limits:
                 limits.check_spent(planned)
@@ -387,7 +395,9 @@ class Gate:
         promise : Promise
             Charges that the study announces.
         """
-        planned = Spent.of(self._facts(), key, promise.charges)
+        every = self._facts()
+        own = (facts for facts in every if study_of(facts) == key)
+        planned = _totals(Charged(every), own, promise)
         for limits in self._limits:
             limits.check_spent(planned)
 
@@ -411,24 +421,25 @@ class Gate:
         delta = promise.delta
         for limits in self._limits:
             delta = limits.max_delta if delta is None else delta
+        delta = DEFAULT_DELTA if delta is None else delta
         before = self._facts(without=key)
-        promised, spent = "no epsilon: it is not private", Spent.of(before)
+        promised = "no epsilon: it is not private"
         if promise.private and promise.delta is not None:
-            epsilon = Spent((promise.charges,)).text(promise.delta)
-            promised = f"epsilon {epsilon} at delta {promise.delta:g}"
-            condition = condition_of(key[0], fixed_rows=promise.fixed_rows)
-            promised += after_epsilon(condition)
+            terms = promised_guarantee(key[0], promise)
+            promised = Spent((promise.charges,)).text(promise.delta, terms)
+        spent = [
+            Spent.of(unit, before).text(delta, total_guarantee(before, unit))
+            for unit in totals_of(before)
+        ]
         _log.info(
-            "joined study %s of strategy %s: promises %s, %s; spent before: epsilon "
-            "%s%s; limits: %s",
+            "joined study %s of strategy %s: promises %s, %s; spent before in %s: %s; "
+            "limits: %s",
             key[1],
             strategy,
             counted(promise.num_releases, "release"),
             promised,
-            spent.text(DEFAULT_DELTA if delta is None else delta),
-            f" in {counted(spent.num_releases, 'release')}{conditions_of(before)}"
-            if spent.groups
-            else "",
+            counted(sum(facts["charge"][2] for facts in before), "release"),
+            " and ".join(spent) if before else "nothing",
             limits_text(self._all) or "none",
         )
 
@@ -462,6 +473,7 @@ class Gate:
             If the agent's journal is an older copy, or another one.
         """
         require_int("release", release, 1)
+        _require_unit(key, promise)
         promised = promise.num_releases
         if self._limits and release > promised:
             raise refused(
@@ -475,6 +487,7 @@ class Gate:
             promise.delta,
             promise.charges,
             fixed_rows=promise.fixed_rows,
+            unit=promise.unit,
         )
         self._charge(key, release, facts, agent, promise)
 
@@ -517,9 +530,8 @@ class Gate:
                     if self._limits:
                         charged = ledger.charged(self._kept.counted)
                         charged.add(facts)
-                        spent = Spent(charged.groups, charged.num_releases)
                         for limits in self._limits:
-                            limits.check_spent(spent)
+                            limits.check_spent(_totals(charged))
                     self._record(ledger, key, facts, agent)
                     self._is_charged = True
                     if new is not None:  # a study that is charged is no open question
@@ -566,3 +578,31 @@ class Gate:
         if content and not self._is_charged:
             raise RuntimeError("A reply says something of this site, uncharged.")
         _LET_GO.get([]).append(True)
+
+
+def _totals(
+    charged: Charged,
+    own: Iterable[Facts] = (),
+    promise: Promise | None = None,
+) -> dict[PrivacyUnit, Spent]:
+    """Return what all charges cost each unit, with all that a study promises."""
+    known = [*own]
+    return {
+        unit: Spent.with_study(unit, charged, known, promise)
+        for unit in (CLIENT, EXAMPLE)
+    }
+
+
+def _require_unit(key: StudyKey, promise: Promise) -> None:
+    """Raise `RefusedError` if a study says to protect what its kind does not.
+
+    A server could have it charged where it costs less.
+    """
+    kind = kind_named(key[0])
+    if kind is not None and promise.unit not in kind.units:
+        protected = " or ".join(unit.words for unit in kind.units)
+        raise refused(
+            f"the study says its epsilon is {promise.unit.words}, and that of a "
+            f"{key[0]} study is {protected}",
+            public="the unit of its epsilon",
+        )

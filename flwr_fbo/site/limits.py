@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, Guarantee, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import Promise
 
 # What a server learns where a limit on all studies together is reached: not which one,
@@ -30,6 +31,8 @@ LIMITS_REACHED = "its limits"
 # Of an epsilon, or a noise multiplier, that was calibrated to the limit itself.
 ROUNDING = 1e-6
 
+# The limit on the total of each unit.
+_EPSILONS = {CLIENT: "max_epsilon_per_client", EXAMPLE: "max_epsilon_per_example"}
 _COUNT = integer(1, optional=True)
 _EPSILON = number(most=math.inf, above=0, allowed="a number > 0", optional=True)
 
@@ -38,33 +41,41 @@ _EPSILON = number(most=math.inf, above=0, allowed="a number > 0", optional=True)
 class Limits:
     """Limits on all studies on a site's data together, and on the cost of each.
 
-    The first three hold for everything in the site's `SpendingLedger`: this study and
+    The first four hold for everything in the site's `SpendingLedger`: this study and
     all others that it took part in, of whatever kind. The others hold for each message.
 
     Examples
     --------
     >>> from flwr_fbo import Limits
-    >>> limits = Limits(max_epsilon=3.0, max_delta=1e-5, max_trials=50)
+    >>> limits = Limits(max_epsilon_per_client=3.0, max_delta=1e-5, max_trials=50)
 
     Formal guarantees
     -----------------
-    With ``max_epsilon`` and ``max_delta`` all that was released of a site since its
-    ledger began, under its ``agent-id``, is (max_epsilon, max_delta)-DP, under the
-    adjacency of each study's mechanism (see `SpendingLedger`), as long as the site runs
-    the app that it reviewed: whoever may call ``flwr run`` can replace it, limits
-    included. This holds against a server that chooses each study after it has read all
-    earlier ones (`flwr_fbo.privacy.filters`), for limits that were set before the first
-    release; 1e-6 of epsilon more is allowed, for rounding. A bandit's site adds its own
-    noise, so that this holds against the server too. In a tuning study the server adds
-    the noise: the site counts what the server promises, and stops a server that asks
-    for more. It cannot see whether the noise was added.
+    With ``max_epsilon_per_example`` and ``max_delta`` all that was released of a site
+    since its ledger began, under its ``agent-id``, is (max_epsilon_per_example,
+    max_delta)-DP for one example that is replaced by another. That counts what protects
+    a client, too, as it protects its examples: at twice the distance (see
+    `flwr_fbo.privacy.guarantee`). With ``max_epsilon_per_client`` the same holds for
+    all messages of the site, or zeros, in studies that protect a client. A study that
+    protects an example promises a client nothing: a site that limits a client alone
+    takes part in none. Both hold as long as the site runs the app that it reviewed:
+    whoever may call ``flwr run`` can replace it, limits included. This holds against a
+    server that chooses each study after it has read all earlier ones
+    (`flwr_fbo.privacy.filters`), for limits that were set before the first release;
+    1e-6 of epsilon more is allowed, for rounding. A bandit's site adds its own noise,
+    so that this holds against the server too. In a tuning study the server adds the
+    noise: the site counts what the server promises, and stops a server that asks for
+    more. It cannot see whether the noise was added.
 
     Attributes
     ----------
-    max_epsilon, max_delta : float, optional
-        Epsilon > 0 at delta in (0, 1), given together. With them a study that is not
-        private, or promises less than its noise says, is refused. With
-        ``max_epsilon=math.inf`` alone the site takes part in any study.
+    max_epsilon_per_client, max_epsilon_per_example : float, optional
+        Epsilon > 0 of all that the site sends, and of one trial or record. With one of
+        them a study that is not private, or promises less than its noise says, is
+        refused. With ``math.inf`` for one, and nothing for the other, the site takes
+        part in any study.
+    max_delta : float, optional
+        Delta in (0, 1) of both, given together with a finite one.
     max_releases : int, optional
         Number of releases, >= 1; all releases of a bandit study count as one.
     max_uniform_share : float, optional
@@ -76,7 +87,8 @@ class Limits:
         rule, and for what it does not count.
     allow_fixed_rows : bool
         Whether an epsilon may be for one trial with all other rows fixed, as it is with
-        ``local_data="own"`` (see `LinearUCBSettings`). Of effect with ``max_epsilon``.
+        ``local_data="own"`` (see `LinearUCBSettings`). Of effect with a limit on
+        epsilon.
     min_agents : int, optional
         Smallest number of sites whose messages are summed. With this one, or any of the
         next four, a site takes part in no tuning study without secure aggregation, and
@@ -138,7 +150,8 @@ class Limits:
     about a second and 200 MB at most (``python -m tests.adversaries.lying_server``).
     """
 
-    max_epsilon: float | None = field(default=None, metadata=_EPSILON)
+    max_epsilon_per_client: float | None = field(default=None, metadata=_EPSILON)
+    max_epsilon_per_example: float | None = field(default=None, metadata=_EPSILON)
     max_delta: float | None = field(default=None, metadata=fraction(optional=True))
     max_releases: int | None = field(default=None, metadata=_COUNT)
     max_uniform_share: float | None = field(
@@ -168,18 +181,30 @@ class Limits:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        epsilon, delta = self.max_epsilon, self.max_delta
-        if epsilon != math.inf:
-            together = "given together with max_"
-            is_valid = delta is None or epsilon is not None
-            require(is_valid, "max_epsilon", epsilon, f"{together}delta={delta}")
-            is_valid = epsilon is None or delta is not None
-            require(is_valid, "max_delta", delta, f"{together}epsilon={epsilon}")
+        delta = self.max_delta
+        values = {name: getattr(self, name) for name in _EPSILONS.values()}
+        for name, epsilon in values.items():
+            is_bound = epsilon is not None and epsilon < math.inf
+            allowed = f"given together with {name}={epsilon}"
+            require(not is_bound or delta is not None, "max_delta", delta, allowed)
+        is_used = delta is None or any(one is not None for one in values.values())
+        allowed = "given together with max_epsilon_per_client or _per_example"
+        require(is_used, "max_delta", delta, allowed)
+
+    @cached_property
+    def epsilons(self) -> dict[PrivacyUnit, float]:
+        """The finite limits on epsilon, at ``max_delta``, by unit."""
+        limits = {unit: getattr(self, name) for unit, name in _EPSILONS.items()}
+        return {
+            unit: most
+            for unit, most in limits.items()
+            if most is not None and most < math.inf
+        }
 
     @cached_property
     def bound_epsilon(self) -> bool:
-        """True if epsilon is limited."""
-        return self.max_epsilon is not None and self.max_epsilon < math.inf
+        """True if an epsilon is limited."""
+        return bool(self.epsilons)
 
     @cached_property
     def bound_anything(self) -> bool:
@@ -211,6 +236,7 @@ class Limits:
                 )
             if unprotected:
                 raise refused(f"the study asks for {unprotected}, which is not private")
+            self._check_unit(promise.unit)
         most = self.max_uniform_share
         if most is not None and uniform_share > most:
             raise refused(
@@ -219,29 +245,42 @@ class Limits:
                 public="max_uniform_share",
             )
 
-    def check_spent(self, spent: Spent) -> None:
-        """Raise `RefusedError` if all charges together exceed a limit."""
-        releases, most = spent.num_releases, self.max_releases
+    def _check_unit(self, unit: PrivacyUnit) -> None:
+        """Raise `RefusedError` if no limit on epsilon binds what protects a unit."""
+        is_bound = unit.protects == "client" or self.max_epsilon_per_example is not None
+        if not is_bound:
+            most = f"max_epsilon_per_client={self.max_epsilon_per_client:g}"
+            raise refused(
+                "the study protects one example and promises nothing to a client, and "
+                f"{most} limits a client alone: set max_epsilon_per_example too",
+                public="max_epsilon_per_example",
+            )
+
+    def check_spent(self, charged: Mapping[PrivacyUnit, Spent]) -> None:
+        """Raise `RefusedError` if all charges together exceed a limit.
+
+        Parameters
+        ----------
+        charged : mapping of PrivacyUnit to Spent
+            All charges, as they add up for a client and for an example.
+        """
+        releases, most = charged[CLIENT].num_releases, self.max_releases
         if most is not None and releases > most:
             raise refused(
                 f"with its other studies that is {releases} releases, and "
                 f"max_releases={most}",
                 public=LIMITS_REACHED,
             )
-        if not self.bound_epsilon:
-            return
-        assert self.max_epsilon is not None
-        assert self.max_delta is not None
-        most_epsilon = self.max_epsilon * (1 + ROUNDING)
-        epsilon, relation = spent.least_epsilon(self.max_delta), ">="
-        if epsilon <= most_epsilon:  # else to add them up could take minutes
-            epsilon, relation = spent.epsilon(self.max_delta), "="
-        if epsilon > most_epsilon:
-            raise refused(
-                f"with its other studies that is epsilon{relation}{epsilon:.4g} at "
-                f"max_delta={self.max_delta:g}, and max_epsilon={self.max_epsilon:g}",
-                public=LIMITS_REACHED,
-            )
+        for unit, most_epsilon in self.epsilons.items():
+            assert self.max_delta is not None
+            spent = charged[unit]
+            if spent.exceeds(most_epsilon * (1 + ROUNDING), self.max_delta):
+                told = spent.text(self.max_delta, Guarantee(unit))
+                raise refused(
+                    f"with its other studies that is {told}, and "
+                    f"{_EPSILONS[unit]}={most_epsilon:g}",
+                    public=LIMITS_REACHED,
+                )
 
     def check_size(self, limit: str, size: float, what: str) -> None:
         """Raise `RefusedError` if a size is above the limit that it names."""

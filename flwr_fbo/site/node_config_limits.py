@@ -26,7 +26,7 @@ _NAMES = {f.name: f"fbo-{f.name.replace('_', '-')}" for f in fields(Limits)}
 _OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
 _ENTRIES = {*_NAMES.values(), *_OTHER_ENTRIES}
 
-# How near to one of ours a key is that is taken for it: max-epsilon is.
+# How near to one of ours a key is that is taken for it: max-delta is.
 _CLOSE = 0.84
 
 # Of the app that answers a message, while it does.
@@ -87,7 +87,7 @@ def site_limits(context: Context, own: Limits | None = None) -> tuple[Limits, ..
 
 
 def node_limits(context: Context) -> Limits:
-    """Return the limits of the node config: ``fbo-max-epsilon`` and its like.
+    """Return the limits of the node config: ``fbo-max-epsilon-per-client`` and so on.
 
     Raises
     ------
@@ -125,13 +125,15 @@ def is_our_entry(key: str) -> bool:
 
 @lru_cache(maxsize=64)  # a message is asked for its limits several times
 def _meant(key: str) -> str | None:
-    """Return the entry that a key is in another spelling, such as fbo_max_epsilon.
+    """Return the entry that a key is in another spelling, such as fbo_max_delta.
 
     That is "" for one that is like none of ours and begins with fbo, None for others.
     """
     if key in _ENTRIES:
         return key
     spelled = _plain(key)
+    if spelled in ("maxepsilon", "fbomaxepsilon"):  # whose, it does not say
+        return _NAMES["max_epsilon_per_client"]
     close = get_close_matches(spelled, _PLAIN, n=1, cutoff=_CLOSE)
     if close:
         return _PLAIN[close[0]]

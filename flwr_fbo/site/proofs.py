@@ -22,6 +22,7 @@ from flwr_fbo._common.files import OPEN_TO_OTHERS, make_folder, why_untrusted
 from flwr_fbo._common.text import write_whole
 from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError, has_journal
+from flwr_fbo.privacy.guarantee import PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     MARK,
@@ -30,6 +31,7 @@ from flwr_fbo.privacy.spending_ledger import (
     SERVER,
     Charge,
     Facts,
+    Promise,
     SpendingLedger,
     StudyKey,
     charge_facts,
@@ -436,5 +438,14 @@ def _facts(signed: SignedReceipt, release: int, charge: Charge) -> Facts:
         delta=promise.delta,
         promised=promise.charges,
         fixed_rows=promise.fixed_rows,
+        unit=_unit(receipt.study_kind, promise),
     )
     return {**facts, SERVER: signed.server, _RECOVERED: receipt.charges}
+
+
+def _unit(name: str, promise: Promise) -> PrivacyUnit:
+    """Return whom a charge protects: what its kind allows, whatever a server wrote."""
+    kind = kind_named(name)
+    if kind is None or promise.unit in kind.units:
+        return promise.unit
+    return kind.units[0]

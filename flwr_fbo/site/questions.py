@@ -31,7 +31,11 @@ from flwr_fbo._common.errors import RefusedError, refused
 from flwr_fbo._common.fields import to_json
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.spending_ledger import Promise, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import (
+    Promise,
+    SpendingLedger,
+    counted_in,
+)
 from flwr_fbo.site.limits import LIMITS_REACHED, Limits
 
 # Array of a site's ledger that has the book.
@@ -158,13 +162,12 @@ def share_of(promise: Promise, limits: Iterable[Limits]) -> float:
     for limit in limits:
         if limit.max_releases is not None:
             shares.append(promise.num_releases / limit.max_releases)
-        if limit.bound_epsilon:
-            assert limit.max_epsilon is not None
+        for unit, most in limit.epsilons.items():
             assert limit.max_delta is not None
-            alone = Spent((promise.charges,))
-            if alone.least_epsilon(limit.max_delta) > 2 * limit.max_epsilon:
+            alone = Spent((counted_in(unit, promise.unit, promise.charges),))
+            if alone.least_epsilon(limit.max_delta) > 2 * most:
                 return math.inf
-            shares.append(alone.epsilon(limit.max_delta) / limit.max_epsilon)
+            shares.append(alone.epsilon(limit.max_delta) / most)
     return max(shares)
 
 

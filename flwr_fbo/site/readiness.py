@@ -24,12 +24,13 @@ from flwr.app import Context, RecordDict
 from flwr_fbo._common.errors import NodeConfigError, RefusedError
 from flwr_fbo._common.files import why_untrusted
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import require_int
+from flwr_fbo._common.validation import require_choice, require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.file_formats import JOURNAL, LEDGER
 from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_mu
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, Guarantee, Protects
 from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     FILE_NAME,
@@ -48,7 +49,7 @@ from flwr_fbo.site.site_journal import (
     configured_slot,
 )
 from flwr_fbo.study.codec import PROTOCOL_VERSION
-from flwr_fbo.study.conditions import conditions_of
+from flwr_fbo.study.conditions import total_guarantee, totals_of
 
 # Less than this holds no journal, and not much more holds a long one.
 _LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30
@@ -118,7 +119,9 @@ def check_site(
     return found if study is None or unread else [*found, _study(context, study)]
 
 
-def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Promise:
+def announced_study(
+    epsilon: float, delta: float, num_releases: int = 1, protects: Protects = "client"
+) -> Promise:
     """Return the promise of a study in which each site is in every release.
 
     Parameters
@@ -129,6 +132,8 @@ def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Prom
         From 1e-15 to below 1.
     num_releases : int
         From 1 to 10,000.
+    protects : {"client", "example"}
+        A client, as in tuning, or one example, as with a bandit.
 
     Raises
     ------
@@ -136,9 +141,11 @@ def announced_study(epsilon: float, delta: float, num_releases: int = 1) -> Prom
         If an argument is not allowed; the message names it.
     """
     require_int("num_releases", num_releases, 1)
+    require_choice("protects", protects, Protects)
     z = math.sqrt(num_releases) / gaussian_mu(epsilon, delta)
     charge = Charge(z, num_releases=num_releases)
-    return Promise((charge,), private=True, delta=delta)
+    unit = CLIENT if protects == "client" else EXAMPLE
+    return Promise((charge,), private=True, delta=delta, unit=unit)
 
 
 def _told(topic: str) -> Callable[[Callable[P, Finding]], Callable[P, Finding]]:
@@ -251,9 +258,11 @@ def _ledger(context: Context) -> list[Finding]:
             charges.extend(ledger.facts())
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
-        spent = f"epsilon {Spent.of(charges).text(delta)} at delta {delta:g}"
-        spent += conditions_of(charges)
-        text = f"{path}: {counted(len(charges), 'charge')}, {spent}"
+        spent = [
+            Spent.of(unit, charges).text(delta, total_guarantee(charges, unit))
+            for unit in totals_of(charges)
+        ]
+        text = f"{path}: {counted(len(charges), 'charge')}, {' and '.join(spent)}"
         state: State = "ok"
         if last > time.time() + _SIGNED_WITHIN:
             late = time.strftime("%Y-%m-%d %H:%M", time.gmtime(last))
@@ -268,29 +277,26 @@ def _ledger(context: Context) -> list[Finding]:
     found = [look()]
     if found[0].state == "PROBLEM":
         return found
-    return [*found, *_left(Spent.of(charges), limits)]
+    return [*found, *_left(charges, limits)]
 
 
-def _left(spent: Spent, limits: Limits) -> list[Finding]:
+def _left(charges: list[Facts], limits: Limits) -> list[Finding]:
     """Return what further studies may spend."""
     found = []
     most = limits.max_releases
     if most is not None:
-        left = most - spent.num_releases
+        left = most - Spent.of(CLIENT, charges).num_releases
         text = f"{counted(max(0, left), 'release')} of {most}"
         found.append(_rest(text, is_spent=left <= 0))
-    if limits.bound_epsilon:
-        assert limits.max_epsilon is not None
+    for unit, most_epsilon in limits.epsilons.items():
         assert limits.max_delta is not None
-        left_epsilon = spent.epsilon_left(limits.max_epsilon, limits.max_delta)
-        most_epsilon = limits.max_epsilon
+        spent = Spent.of(unit, charges)
+        left_epsilon = spent.epsilon_left(most_epsilon, limits.max_delta)
         # Rounded down: a study of what is said must fit.
         digit = 10.0 ** (math.floor(math.log10(left_epsilon or 1.0)) - 2)
         told = math.floor(left_epsilon / digit) * digit
-        text = (
-            f"a study of epsilon {told:.3g} at delta {limits.max_delta:g} at "
-            f"most, of {most_epsilon:g}"
-        )
+        allowed = Guarantee(unit).text(told, limits.max_delta, ".3g")
+        text = f"a study of {allowed} at most, of {most_epsilon:g}"
         # Below a thousandth there is no study.
         found.append(_rest(text, is_spent=left_epsilon <= 1e-3 * most_epsilon))
     return found
@@ -341,8 +347,8 @@ def _study(context: Context, promise: Promise) -> Finding:
     charges.check_total(("announced", ""), promise)
     releases = counted(promise.num_releases, "release")
     assert promise.delta is not None
-    epsilon = Spent((promise.charges,)).text(promise.delta)
-    text = f"{releases}, epsilon {epsilon} at delta {promise.delta:g}"
+    epsilon = Spent((promise.charges,)).text(promise.delta, Guarantee(promise.unit))
+    text = f"{releases}, {epsilon}"
     if not node_limits(context).bound_anything:
         return Finding("study", f"{text}: no limit refuses it", "note")
     return Finding("study", f"{text}: within the limits, with all other studies")

@@ -116,7 +116,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
     ----------
     limits : Limits, optional
         Limits on all studies at this site together, and on the cost of a message; those
-        of the node config (``fbo-max-epsilon`` and its like) must hold too.
+        of the node config (``fbo-max-epsilon-per-client`` and its like) must hold too.
     instruction_type : type
         Class of the instructions that it carries out.
     """

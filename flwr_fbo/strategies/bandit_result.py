@@ -31,9 +31,9 @@ class BanditResult(StudyResult):
     >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
     >>> result.estimate.shape
     (3,)
-    >>> print(result)
+    >>> print(result)  # doctest: +ELLIPSIS
     3 rounds, 12 answers of agents
-    Privacy spent: epsilon = 4.000 at delta = 1e-05, 2 releases, for a finished table
+    Privacy spent in 2 releases: epsilon 4.000 per example (replaced by another, ...
 
     Attributes
     ----------

@@ -29,6 +29,7 @@ from flwr_fbo._common.validation import (
     require_positive,
 )
 from flwr_fbo._compat import instruction_content, message_type, to_array_record
+from flwr_fbo.privacy.accounting import PrivacySpent, terms_of
 from flwr_fbo.site.receipts import ReceiptBook
 from flwr_fbo.site.size_limits import check_config, check_steps, size_limits
 from flwr_fbo.strategies.enrolment import (
@@ -180,9 +181,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             name, num_done = self.study.study_id, len(self._rounds)
             _log.info("study %s, as the ledger of each site has it", name)
             self._log = RoundLog(name, num_rounds, host.max_empty_rounds)
-            settings = _public(identity)
-            about = type(self).__name__, settings, num_done
-            started = Started(name, *about, self.study.promise.condition)
+            about = type(self).__name__, _public(identity), num_done
+            started = Started(name, *about, terms_of(self._spent()))
             tell(host.callbacks, "on_start", started)
             # Slots are given while it runs: the grid asks for them at each send.
             self._grid = ToldGrid(grid, lambda: self._enrolment.slots)
@@ -211,6 +211,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._end(result)
         tell(host.callbacks, "on_end", result)
         return result
+
+    def _spent(self) -> PrivacySpent | None:
+        """Return what was spent so far; None where nothing private is released."""
 
     def _open(self, num_rounds: int, folder: Path | None, host: Host) -> None:
         """Take note of where a run is hosted, and plan its rounds."""

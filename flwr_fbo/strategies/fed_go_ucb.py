@@ -248,6 +248,9 @@ class FedGOUCB(StudyStrategy[BanditResult]):
             self._informed |= {node for node, slot in slots if slot in answers}
         super()._take(step, answers)
 
+    def _spent(self) -> PrivacySpent | None:
+        return self.privacy_spent
+
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {
             **super()._identity(num_rounds),

@@ -29,7 +29,6 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy, num_asked_for
 from flwr_fbo.strategies.intervals import check_interval, wait_until_due
@@ -158,6 +157,9 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
             self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
         self._take_wishes(step, answers)
 
+    def _spent(self) -> PrivacySpent | None:
+        return self.privacy_spent
+
     def _take_wishes(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Note whether agents want to synchronise."""
 
@@ -180,13 +182,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         result.estimate = self._estimate()
         result.num_synchronisations = max(self.server.num_releases)
         spent = result.privacy_spent = self.privacy_spent
-        result.condition = self.study.promise.condition
         _log.info(
-            "Each agent has spent epsilon = %.3f at delta = %.3g, %s%s%s",
-            spent.epsilon,
-            spent.delta,
+            "Each agent has spent in %s: %s%s",
             counted(spent.num_releases, "release"),
-            after_epsilon(result.condition),
+            spent.text(".3f"),
             "" if self.study.private else "; NOT PRIVATE, see the summary",
         )
 

@@ -97,6 +97,8 @@ class Privacy:
         Weights of the agents in each sub-region, by iteration; with `DPFTSDE` only.
     noise_only : bool
         Whether every contribution is replaced by zero, as a control.
+    allow_large_delta : bool
+        Whether the study's ``delta`` may be 0.01 and more: for experiments.
 
     Raises
     ------
@@ -126,6 +128,7 @@ class Privacy:
         default=None, metadata=instance(WeightSchedule, optional=True)
     )
     noise_only: bool = field(default=False, metadata=flag())
+    allow_large_delta: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -21,9 +21,11 @@ from flwr_fbo._common.validation import (
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import check_epsilon
+from flwr_fbo.privacy.guarantee import CLIENT, require_small_delta
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import (
+    Charge,
     Promise,
     SpendingLedger,
     StudyKey,
@@ -131,7 +133,7 @@ class ReleasePlan:
         accountant = self.server.new_accountant()
         for iteration in iterations:
             accountant.charge(release.effective_noise_multiplier(iteration))
-        return accountant.spent().epsilon
+        return accountant.epsilon()
 
     def limit(self, study: TuningStudy) -> None:
         """Leave out the releases that the budget, less what others spent, forbids."""
@@ -141,8 +143,13 @@ class ReleasePlan:
             self.server.limit(self.privacy.max_epsilon)
             return
         with SpendingLedger.held(self._budget) as ledger:
-            spent = partial(Spent.of, ledger.facts(), _key(study))
-        self.server.limit(self.privacy.max_epsilon, spent)
+            before = ledger.facts()
+
+        def together(charges: Sequence[Charge]) -> Spent:
+            promise = Promise(tuple(charges), private=True)
+            return Spent.of(CLIENT, before, _key(study), promise)
+
+        self.server.limit(self.privacy.max_epsilon, together)
 
     def resume(self, study: TuningStudy) -> None:
         """Record what an earlier run of the study has released, once it is known."""
@@ -151,8 +158,9 @@ class ReleasePlan:
         with SpendingLedger.held(self._budget) as ledger:
             # The budget may not have been given before.
             for k, row in enumerate(self.server.ledger, 1):
-                charge, promised = self.server.charge(row.iteration), study.promise
-                ledger.record(_key(study), k, charge, promised=promised.charges)
+                charge = self.server.charge(row.iteration)
+                about = _key(study), k, charge
+                ledger.record(*about, promised=study.promise.charges, unit=CLIENT)
         self.limit(study)
 
     def may_leave(self, study: TuningStudy, step: Step) -> bool:
@@ -174,8 +182,10 @@ class ReleasePlan:
             if ledger.has(_key(study), step.release):
                 return True  # of a run that was ended before the release left
             key, promised = _key(study), planned.charges
-            facts = charge_facts(key, step.release, charge, promised=promised)
-            if not Spent.of([*ledger.facts(), facts]).exceeds(most, self.server.delta):
+            about = key, step.release, charge
+            facts = charge_facts(*about, promised=promised, unit=CLIENT)
+            spent = Spent.of(CLIENT, [*ledger.facts(), facts])
+            if not spent.exceeds(most, self.server.delta):
                 ledger.add(facts)
                 return True
         self.limit(study)
@@ -245,7 +255,7 @@ class ReleasePlan:
         reason = (
             f"Round {step.iteration + 1}: a release would exceed the privacy budget "
             f"max_epsilon={self.privacy.max_epsilon:g} "
-            f"({self.server.privacy_spent.epsilon:.3f} spent by this study{others})."
+            f"({self.server.privacy_spent.text('.3f')} spent by this study{others})."
         )
         if self.privacy.when_exhausted == "raise":
             raise PrivacyBudgetExhausted(reason)
@@ -354,9 +364,12 @@ def private_study(
         noise_only=privacy.noise_only,
         weights=privacy.weights or WeightSchedule(peak=0.0),  # all the same
     )
+    is_given = delta is not None
     delta = published_delta(num_agents) if delta is None else delta
     if settings.noise_multiplier > 0:
         require_below(delta, q)
+        is_allowed = privacy.allow_large_delta or not is_given
+        require_small_delta(delta, allow_large_delta=is_allowed)
     least = privacy.min_answers
     is_small = least is None or least <= num_agents
     require(is_small, "min_answers", least, f"at most num_agents={num_agents}")

@@ -10,7 +10,6 @@ from flwr.serverapp.strategy import Result
 from flwr_fbo._common.conversion import frame_of
 from flwr_fbo._common.text import counted
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.study.callbacks import Round
 
 
@@ -24,13 +23,10 @@ class StudyResult(Result):
         Epsilon at delta of all releases; None where the method releases nothing.
     rounds : list of Round
         How the agents answered in each round.
-    condition : str
-        Under which epsilon holds, such as "for a finished table"; empty without one.
     """
 
     privacy_spent: PrivacySpent | None = None
     rounds: list[Round] = field(default_factory=list)
-    condition: str = ""
 
     @property
     def found(self) -> dict[str, Any]:
@@ -60,9 +56,6 @@ class StudyResult(Result):
         lines = [f"{len(self.rounds)} rounds, {answers} answers of agents"]
         if self.privacy_spent is not None:
             spent = self.privacy_spent
-            lines.append(
-                f"Privacy spent: epsilon = {spent.epsilon:.3f} at delta = "
-                f"{spent.delta:.3g}, {counted(spent.num_releases, 'release')}"
-                f"{after_epsilon(self.condition)}"
-            )
+            releases = counted(spent.num_releases, "release")
+            lines.append(f"Privacy spent in {releases}: {spent.text('.3f')}")
         return lines

@@ -209,11 +209,13 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
         _log.info(
-            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %s",
-            spent.epsilon,
-            spent.delta,
+            "Privacy spent so far in %s: %s",
             counted(spent.num_releases, "release"),
+            spent.text(".3f"),
         )
+
+    def _spent(self) -> PrivacySpent | None:
+        return None if self.releases is None else self.privacy_spent
 
     def _take_best_values(self, values: Mapping[int, float]) -> None:
         """Take note of the best values that agents report, by slot; see `verdict`."""
@@ -244,11 +246,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if result.verdict:
             _log.info("%s", result.verdict)
         _log.info(
-            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %s%s",
-            spent.epsilon,
-            spent.delta,
-            spent.accounting_method,
+            "Privacy spent in %s: %s%s",
             counted(spent.num_releases, "release"),
+            spent.text(".3f"),
             "" if server.release.private else "; NOT PRIVATE, see the summary",
         )
 

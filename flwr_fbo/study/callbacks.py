@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,17 @@ class Started:
         Without seeds.
     num_done : int
         Rounds or rungs of earlier runs, which are not reported again.
-    condition : str
-        Under which epsilon holds, such as "without the training"; empty without one.
+    terms : mapping of str to JSON value
+        Terms of the epsilon that rounds and rungs report: ``delta``, ``unit``,
+        ``adjacency``, ``trust`` and ``conditions``, see `Guarantee`. Empty where there
+        is none.
     """
 
     study: str
     method: str
     settings: Mapping[str, Any]
     num_done: int
-    condition: str = ""
+    terms: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Round:
         Agents that answered, answered with an error, were asked and did not answer in
         time, were not there to be asked. Together all agents that the round is for.
     epsilon : float or None
-        Spent so far, under the condition of `Started`; None where the method releases
+        Spent so far, under the terms of `Started`; None where the method releases
         nothing, or all of it.
     release : int
         Number of the release that agents were asked for, from 1; 0 for none.
@@ -89,7 +91,7 @@ class DecidedRung:
     survivors : tuple of int
         The best first; with privacy not by these scores alone: see `FederationTuner`.
     epsilon : float or None
-        Spent so far, without the training; None without privacy.
+        Spent so far, under the terms of `Started`; None without privacy.
     """
 
     number: int

@@ -1,11 +1,13 @@
-"""Conditions of the epsilon of studies, by what a ledger has of them."""
+"""Terms of the epsilon of studies, by what a ledger has of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, Guarantee, PrivacyUnit
+from flwr_fbo.privacy.spending_ledger import Promise, unit_of
 from flwr_fbo.study.kinds import kind_named
 
 
@@ -16,16 +18,39 @@ def condition_of(kind: str, *, fixed_rows: bool = False) -> str:
     return FINISHED_TABLE if fixed_rows else own
 
 
-def conditions_of(charges: Iterable[Mapping[str, Any]]) -> str:
-    """Return what follows the epsilon of a ledger's charges together.
+def promised_guarantee(kind: str, promise: Promise) -> Guarantee:
+    """Return the terms of the epsilon that a study of a kind promises."""
+    condition = condition_of(kind, fixed_rows=promise.fixed_rows)
+    return Guarantee(promise.unit, conditions=(condition,) if condition else ())
+
+
+def total_guarantee(
+    charges: Iterable[Mapping[str, Any]], total: PrivacyUnit
+) -> Guarantee:
+    """Return the terms of the epsilon of a ledger's charges together.
 
     Parameters
     ----------
     charges : iterable of mapping
         What `charge_facts` returned.
+    total : PrivacyUnit
+        Unit that they are added up for.
     """
     found = {
         condition_of(one["study_kind"], fixed_rows=one.get("fixed_rows", False))
         for one in charges
+        if total == EXAMPLE or unit_of(one) != EXAMPLE
     }
-    return after_epsilon(*sorted(found))
+    return Guarantee(total, conditions=tuple(sorted(found - {""})))
+
+
+def totals_of(charges: Iterable[Mapping[str, Any]]) -> tuple[PrivacyUnit, ...]:
+    """Return the units that a ledger's charges are added up for.
+
+    Where all of them protect a client, the total of an example follows from that of a
+    client, and is not told apart.
+    """
+    units = {unit_of(one) for one in charges}
+    has_client = not units or units != {EXAMPLE}
+    has_example = EXAMPLE in units
+    return (CLIENT,) * has_client + (EXAMPLE,) * has_example

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fbo.journal.journal_file import JournalError, has_journal
+from flwr_fbo.privacy.guarantee import PrivacyUnit
 
 GROUP = "flwr_fbo.kinds"
 # The record of a study's server, of whatever kind.
@@ -120,6 +121,9 @@ class Kind:
         Its name in messages, and in the ledgers of sites.
     journals : tuple of JournalKind
         What its sites and servers keep.
+    units : tuple of PrivacyUnit
+        Units that such a study can protect. A site believes no server that names
+        another: its charges would count where they cost less.
     condition : str
         What an epsilon of such a study does not cover, in the words that follow it.
     plans : mapping of str to str
@@ -130,6 +134,7 @@ class Kind:
 
     name: str
     journals: tuple[JournalKind, ...]
+    units: tuple[PrivacyUnit, ...]
     condition: str = ""
     plans: Mapping[str, str] = field(default_factory=dict)
 

@@ -13,7 +13,6 @@ from flwr.serverapp import Grid
 
 from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.decisions.lead_over_defaults import Lead
 from flwr_fbo.tuner.schedules.schedule import Plan
@@ -308,9 +307,7 @@ class FederationResult:
         if self.privacy_spent is None:
             lines.append(f"Epsilon is not counted: {self.trust}.")
         else:
-            epsilon, delta = self.privacy_spent.epsilon, self.privacy_spent.delta
-            cost = f"Privacy spent per client: epsilon {epsilon:.2f} at delta {delta}"
-            cost += f" for the choice{after_epsilon(WITHOUT_TRAINING)}"
+            cost = f"Privacy spent for the choice: {self.privacy_spent.text('.2f')}"
             lines.append(f"{cost}; {self.trust}.")
         return "\n".join(lines)
 

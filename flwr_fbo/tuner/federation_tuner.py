@@ -28,7 +28,7 @@ from flwr_fbo._common.validation import (
     require_instance,
     require_int,
 )
-from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
+from flwr_fbo.privacy.accounting import terms_of
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.seeds import Seeds
@@ -67,6 +67,7 @@ from flwr_fbo.tuner.records.trials_record import (
     plan_of,
     recorded_result,
     recorded_settings,
+    recorded_spent,
     stored,
 )
 from flwr_fbo.tuner.rungs.live_trials import Federation
@@ -452,7 +453,7 @@ class FederationTuner:
                 FederationTuner.__name__,
                 public,
                 num_decided,
-                WITHOUT_TRAINING if chooser.adds_noise else "",
+                terms_of(recorded_spent(identity, ledger)),
             )
             tell(callbacks, "on_start", started)
             returned = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.study.kinds import JournalKind, Kind
 
 _REPORT = "flwr_fbo.tuner.report"
@@ -17,4 +18,10 @@ RECORD = JournalKind(
     receipts="flwr_fbo.tuner.records.trials_record:recorded_receipts",
     has_ended="flwr_fbo.tuner.records.trials_record:has_ended",
 )
-TUNER = Kind("federation-tuner", (RECORD,), condition=WITHOUT_TRAINING)
+TUNER = Kind(
+    "federation-tuner",
+    (RECORD,),
+    units=(CLIENT,),
+    condition=WITHOUT_TRAINING,
+    plans={"FederationTuner": f"{_REPORT}.plan:plan_choice"},
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from flwr_fbo._common.fields import check_fields, flag, ruled
 from flwr_fbo.privacy.gaussian import check_delta, check_epsilon
+from flwr_fbo.privacy.guarantee import require_small_delta
 
 
 @dataclass(frozen=True)
@@ -16,16 +17,19 @@ class PrivateChoice:
     --------
     >>> from flwr_fbo import PrivateChoice
     >>> PrivateChoice(epsilon=2, delta=1e-3)
-    PrivateChoice(epsilon=2, delta=0.001, noise_only=False)
+    PrivateChoice(epsilon=2, delta=0.001, noise_only=False, allow_large_delta=False)
 
     Attributes
     ----------
     epsilon : float
         Privacy budget of all choices together, from 1e-3 to 1e3; the rungs share it.
     delta : float
-        Delta in (0, 1) at which epsilon holds.
+        Delta in (0, 1) at which epsilon holds; below 0.01 unless that is allowed. Take
+        at most a tenth of one over the number of clients: a warning is logged above it.
     noise_only : bool
         The control: every ballot is replaced by zero, so that scores are noise alone.
+    allow_large_delta : bool
+        Whether delta may be 0.01 and more: for experiments.
 
     Raises
     ------
@@ -71,6 +75,8 @@ class PrivateChoice:
     epsilon: float = field(metadata=ruled(lambda _, epsilon: check_epsilon(epsilon)))
     delta: float = field(metadata=ruled(lambda _, delta: check_delta(delta)))
     noise_only: bool = field(default=False, metadata=flag())
+    allow_large_delta: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require_small_delta(self.delta, allow_large_delta=self.allow_large_delta)

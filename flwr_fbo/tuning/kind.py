@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.study.kinds import SERVER_FILE, JournalKind, Kind
 
 _REPORT = "flwr_fbo.tuning.report"
@@ -26,4 +27,4 @@ SERVER = JournalKind(
 RELAY = replace(
     SERVER, name="relay-server", ledger=f"{_REPORT}.ledgers:RELAY", findings=""
 )
-TUNING = Kind("tuning", (SITE, SERVER, RELAY))
+TUNING = Kind("tuning", (SITE, SERVER, RELAY), units=(CLIENT,))

@@ -119,12 +119,16 @@ SIZES: UserConfig = {
     "fbo-max-numbers": 4096,
     "fbo-max-trials": 12,
 }
-EPSILON: UserConfig = {"fbo-max-epsilon": 3.0, "fbo-max-delta": DELTA}
+EPSILON: UserConfig = {
+    "fbo-max-epsilon-per-client": 3.0,
+    "fbo-max-epsilon-per-example": 3.0,
+    "fbo-max-delta": DELTA,
+}
 LIMITS: tuple[UserConfig, ...] = (
     {},
     {**EPSILON, "fbo-allow-fixed-rows": True},
-    {**EPSILON, "fbo-max-epsilon": 1.0},
-    {"fbo-max-epsilon": math.inf},
+    {**EPSILON, "fbo-max-epsilon-per-example": 1.0},
+    {"fbo-max-epsilon-per-example": math.inf},
     {"fbo-max-releases": 9},
 )
 SHARE: UserConfig = {"fbo-max-uniform-share": 0.5}
@@ -206,7 +210,7 @@ class Setting:
 
     @property
     def _bounds_spending(self) -> bool:
-        bounds_epsilon = self.node.get("fbo-max-epsilon", math.inf) != math.inf
+        bounds_epsilon = "fbo-max-delta" in self.node
         return bounds_epsilon or "fbo-max-releases" in self.node
 
     def name(self, record: str) -> str:

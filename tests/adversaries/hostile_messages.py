@@ -55,7 +55,7 @@ from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 Lie = Callable[[dict[str, Any]], None]
 Arrays = list[NDArray[Any]]
 HUGE = 2 * 10**8
-ANY = Limits(max_epsilon=np.inf)
+ANY = Limits(max_epsilon_per_client=np.inf)
 
 
 class _Environment:

@@ -415,7 +415,7 @@ def _tuning(
 _VOTING = FedVoteSettings(**{**_SEARCH, "num_features": 64})
 # Two of four pioneers are enough for their release, whoever of them lies.
 _WARM = FedWarmStartSettings(num_features=16, num_candidates=50, share_after=3)
-_PRIVATE_TUNING: dict[str, Any] = {"epsilon": 8.0, "delta": 0.01}
+_PRIVATE_TUNING: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-3}
 _OPEN_TUNING: dict[str, Any] = {
     "privacy": Privacy(noise_multiplier=0.0, clip_norm=math.inf, sampling_probability=1)
 }
@@ -455,7 +455,7 @@ def _linear(
         "num_trials": _NUM_TRIALS,
         "noise_seed": seed,
     }
-    everyone = Limits(max_epsilon=math.inf)
+    everyone = Limits(max_epsilon_per_example=math.inf)
     app = linear_bandit_app(make_environment=environment, limits=everyone)
     if graph is not None:
         return DecentralizedFedUCB(settings, graph, **how), app, None

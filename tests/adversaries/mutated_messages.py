@@ -100,7 +100,14 @@ SEED = 57
 
 # Of the app; the node config has another one, so that both must hold.
 EPSILON, DELTA, RELEASES = 0.5, 1e-5, 3
-PRIVATE = Limits(max_epsilon=EPSILON, max_delta=DELTA, max_uniform_share=0.0)
+# A client's message that is replaced is twice as far as zeros.
+PER_EXAMPLE = 1.2
+PRIVATE = Limits(
+    max_epsilon_per_client=EPSILON,
+    max_epsilon_per_example=PER_EXAMPLE,
+    max_delta=DELTA,
+    max_uniform_share=0.0,
+)
 OPEN = Limits(max_uniform_share=0.0)
 NODE: UserConfig = {"agent-id": 0, "fbo-max-releases": RELEASES}
 PROMISE = Promise((Charge(20.0),), private=True)
@@ -536,10 +543,12 @@ class Site:
             return []
         with KeptLedger(context, self._folder).held() as ledger:
             charges, facts = ledger.charges(), [row.facts for row in ledger.rows]
-            epsilon = Spent.of(facts).epsilon(DELTA)
         spent = sum(charge.num_releases for charge in charges)
-        if self._folder is None and epsilon > EPSILON * (1 + 1e-6):
-            self.wrong.append(f"epsilon={epsilon:.3g}, and max_epsilon={EPSILON}")
+        for unit, most in PRIVATE.epsilons.items():
+            epsilon = Spent.of(unit, facts).epsilon(DELTA)
+            if self._folder is None and epsilon > most * (1 + 1e-6):
+                limit = f"max_epsilon_per_{unit.protects}={most}"
+                self.wrong.append(f"epsilon={epsilon:.3g}, and {limit}")
         if self._folder is None and spent > RELEASES:
             self.wrong.append(f"{spent} releases, and max_releases={RELEASES}")
         return [(f["study_kind"], f["study_id"], f["release"]) for f in facts]

@@ -220,7 +220,9 @@ class LyingGrid(InProcessGrid):
             site.folder.mkdir()
             config["fbo-folder"] = str(site.folder)
             config["fbo-min-threshold"] = 3
-        limits = Limits(max_epsilon=EPSILON, max_delta=DELTA, max_uniform_share=0.0)
+        limits = Limits(
+            max_epsilon_per_example=EPSILON, max_delta=DELTA, max_uniform_share=0.0
+        )
         app = linear_bandit_app(make_environment=lambda _: Ward(), limits=limits)
         super().__init__(app, NUM_SITES, node_configs=configs)
         self.rng, self._tally, self._most = rng, tally, messages

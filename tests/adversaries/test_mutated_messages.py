@@ -74,7 +74,7 @@ def _search_ballots_of_any_size(patch: pytest.MonkeyPatch) -> None:
     ("kind", "take_out", "found"),
     [
         ("tuner", _charge_no_falsy_release, "no row of the ledger for release"),
-        ("tuner", _keep_limits_from_a_tuner, "and max_epsilon=0.5"),
+        ("tuner", _keep_limits_from_a_tuner, "and max_epsilon_per_client=0.5"),
         ("open-neural", _see_no_exploration, "admitted a random share of 1"),
         ("tuner", _search_ballots_of_any_size, "s of CPU"),
     ],

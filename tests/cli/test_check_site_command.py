@@ -41,23 +41,26 @@ def test_a_site_that_is_ready(tmp_path: Path) -> None:
         ledger.record(("tuning", "a"), 1, Charge(4.0), owner=3)
         ledger.record(("tuning", "b"), 1, Charge(9.0), owner=2)  # an earlier agent-id
     code, text = check(
-        f'agent-id=3 fbo-folder="{folder}" fbo-max-epsilon=3 fbo-max-delta=1e-5 '
-        'fbo-max-releases=4 data="/srv/data.npz"'
+        f'agent-id=3 fbo-folder="{folder}" fbo-max-epsilon-per-client=3 '
+        'fbo-max-delta=1e-5 fbo-max-releases=4 data="/srv/data.npz"'
     )
     assert code == 0, text
     assert f"flwr_fbo {__version__} (protocol " in line(text, "versions")
     assert " UTC; a SuperLink refuses" in line(text, "clock")
     assert line(text, "agent-id") == "ok agent-id 3"
-    said = "max_epsilon=3, max_delta=1e-05, max_releases=4"
+    said = "max_epsilon_per_client=3, max_delta=1e-05, max_releases=4"
     assert line(text, "limits") == f"ok limits {said}; those of the app hold too"
     assert f"ok fbo-folder {folder}, " in line(text, "fbo-folder")
     both = [Charge(4.0), Charge(9.0)]
     spent = composed_epsilon(both, 1e-5)
-    expected = f"2 charges, epsilon {spent:.4g} at delta 1e-05"
+    expected = f"2 charges, epsilon {spent:.4g} per client (message or zeros, "
+    expected += "delta 1e-05)"
     assert line(text, "ledger").endswith(expected)
     assert "ok       left         2 releases of 4\n" in text
     left = Spent(tuple((one,) for one in both)).epsilon_left(3.0, 1e-5)
-    words = re.search(r"a study of epsilon (\S+) at delta 1e-05 at most, of 3", text)
+    words = re.search(
+        r"a study of epsilon (\S+) per client \(.* delta 1e-05\) at most, of 3", text
+    )
     assert words is not None
     assert 0.99 * left < float(words[1]) <= left  # rounded down
     assert line(text, "for the app") == "ok for the app data"
@@ -69,8 +72,12 @@ def test_a_site_that_is_ready(tmp_path: Path) -> None:
     [
         ({}, "agent-id", "PROBLEM agent-id none: a study with authenticated=True"),
         ({"agent-id": "x"}, "agent-id", "agent-id='x' is not allowed"),
-        ({"fbo_max_epsilon": 3}, "limits", "did you mean 'fbo-max-epsilon'"),
-        ({"fbo-max-epsilon": 3}, "limits", "together with fbo-max-epsilon"),
+        ({"fbo_max_epsilon": 3}, "limits", "did you mean 'fbo-max-epsilon-per-client'"),
+        (
+            {"fbo-max-epsilon-per-client": 3},
+            "limits",
+            "together with fbo-max-epsilon-per-client",
+        ),
         ({"fbo-max-releases": 9}, "fbo-folder", "holds for one run only"),
         ({"fbo-folder": "site"}, "fbo-folder", "an absolute path"),
         ({"fbo-folder": "/dev/null/a"}, "fbo-folder", "/dev/null cannot be written"),
@@ -91,7 +98,7 @@ def test_a_problem_is_named(config: dict[str, Any], topic: str, words: str) -> N
 
 def test_a_limit_on_epsilon_without_a_folder_is_a_problem() -> None:
     """Each run would begin to count at zero; a limit on sizes needs no folder."""
-    code, text = check("agent-id=0 fbo-max-epsilon=3 fbo-max-delta=1e-3")
+    code, text = check("agent-id=0 fbo-max-epsilon-per-client=3 fbo-max-delta=1e-3")
     assert code == 1
     assert line(text, "fbo-folder").startswith("PROBLEM")
     code, text = check("agent-id=0 fbo-max-trials=9")
@@ -102,7 +109,8 @@ def test_a_limit_on_epsilon_without_a_folder_is_a_problem() -> None:
 def test_a_study_that_no_limit_refuses_is_not_said_to_be_within_limits() -> None:
     code, text = check("agent-id=0", "--epsilon", "9", "--delta", "1e-3")
     assert code == 0, text
-    said = "note study 1 release, epsilon 9 at delta 0.001: no limit refuses it"
+    said = "note study 1 release, epsilon 9 per client (message or zeros, "
+    said += "delta 0.001): no limit refuses it"
     assert line(text, "study").startswith(said)
     assert text.endswith("This site is ready, with the notes above.\n")
 
@@ -130,19 +138,20 @@ def test_an_agent_id_that_is_the_partition_is_said_so() -> None:
 def test_a_study_that_was_announced(tmp_path: Path) -> None:
     """It fits beside the others, or is refused as an app at the site refuses it."""
     config = f'agent-id=0 fbo-folder="{tmp_path}" fbo-max-releases=5 '
-    config += "fbo-max-epsilon=3 fbo-max-delta=1e-3"
+    config += "fbo-max-epsilon-per-client=3 fbo-max-delta=1e-3"
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("tuning", "a"), 1, Charge(2.5), owner=0)
     left = Spent(((Charge(2.5),),)).epsilon_left(3.0, 1e-3)
     assert 1 < left < 3
     code, text = check(config, "--epsilon", f"{left}", "--delta", "1e-3")
     assert code == 0, text
-    said = f"ok study 1 release, epsilon {left:.4g} at delta 0.001: within the limits"
+    said = f"ok study 1 release, epsilon {left:.4g} per client (message or zeros, "
+    said += "delta 0.001): within the limits"
     assert line(text, "study").startswith(said)
     for options, words in (
-        (("--epsilon", f"{1.03 * left}", "--delta", "1e-3"), "epsilon=3.0"),
+        (("--epsilon", f"{1.03 * left}", "--delta", "1e-3"), "epsilon 3.0"),
         # The same epsilon at a smaller delta has less noise.
-        (("--epsilon", "0.9", "--delta", "0.9"), "epsilon>="),
+        (("--epsilon", "0.9", "--delta", "0.9"), "is epsilon "),
         (("--epsilon", "0.1", "--delta", "1e-3", "--releases", "5"), "is 6 releases"),
     ):
         code, text = check(config, *options)
@@ -155,10 +164,13 @@ def test_a_study_that_was_announced(tmp_path: Path) -> None:
 
 
 def test_a_limit_without_its_delta_is_told_once() -> None:
-    code, text = check("agent-id=0 fbo-max-epsilon=2", "--epsilon", "1", "--delta=1e-3")
+    code, text = check(
+        "agent-id=0 fbo-max-epsilon-per-client=2", "--epsilon", "1", "--delta=1e-3"
+    )
     assert code == 1
     assert text.count("PROBLEM") == 1, text
-    said = "fbo-max-delta=None is not allowed: given together with fbo-max-epsilon=2"
+    said = "fbo-max-delta=None is not allowed: given together with "
+    said += "fbo-max-epsilon-per-client=2"
     assert said in line(text, "limits")
 
 
@@ -197,7 +209,9 @@ def test_a_toml_file_and_what_is_not_a_node_config(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_is_spent_lost_or_of_others(tmp_path: Path) -> None:
-    limits = "agent-id=0 fbo-max-epsilon=1 fbo-max-delta=1e-5 fbo-max-releases=1"
+    limits = (
+        "agent-id=0 fbo-max-epsilon-per-client=1 fbo-max-delta=1e-5 fbo-max-releases=1"
+    )
     config = f'{limits} fbo-folder="{tmp_path}"'
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("tuning", "a"), 1, Charge(0.5), owner=0)
@@ -205,7 +219,10 @@ def test_a_ledger_that_is_spent_lost_or_of_others(tmp_path: Path) -> None:
     code, text = check(config)
     assert code == 0
     assert "note     left         0 releases of 1: no further study" in text
-    assert "epsilon 0 at delta 1e-05 at most, of 1: no further study" in text
+    assert (
+        "epsilon 0 per client (message or zeros, delta 1e-05) at most, of 1: no "
+        in text
+    )
     assert check(config, "--epsilon", "0.1", "--delta", "1e-5")[0] == 1
     (tmp_path / FILE_NAME).chmod(0o666)
     assert "others may write it" in line(check(config)[1], "ledger")

@@ -137,5 +137,5 @@ def test_the_app_of_sites_runs_as_it_is(tmp_path: Path, flwr_run: FlwrRun) -> No
     assert _init(str(tmp_path / "new-study"), "--template", "sites").exit_code == 0
     printed = flwr_run(tmp_path / "new-study", 12, {})
     assert "Start for new sites: " in printed, printed
-    assert "Privacy spent: epsilon = 2.0" in printed, printed
+    assert "releases: epsilon 2.0" in printed, printed
     assert "NOT PRIVATE" not in printed

@@ -101,7 +101,7 @@ def test_an_example_is_tuned_with_no_line_changed(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert any(line.startswith("Chosen:  learning-rate=") for line in lines)
     assert any(line.startswith("How sure: ") for line in lines)
-    assert "epsilon 8 at delta 0.001, without the training" in done.stdout
+    assert "epsilon 8 per client (message or zeros, delta 0.001; " in done.stdout
     assert "Cost: 180 rounds of training at a client; the app alone has 180." in lines
     assert lines[-2] == "To train with these settings:"
     assert lines[-1].startswith(f"  flwr run {EXAMPLE}")
@@ -717,7 +717,8 @@ def test_earlier_private_tunings_of_an_app_are_counted(tmp_path: Path) -> None:
     _tuned("other/app", *METRIC, *SEARCH, *private)
     _tuned("app", *METRIC, *SEARCH)
     done = _tune("app", *METRIC, *SEARCH, *private, "--seed", 1)
-    told = "has 1 other private tuning on record here (epsilon 500): on the same data"
+    told = "has 1 other private tuning on record here (epsilon 500; per client, "
+    told += "message or zeros, each at its own delta): on the same data"
     assert done.stderr.count(told) == done.stdout.count(told) == 1
     again = _tune("app", *METRIC, *SEARCH, *private, "--seed", 1)
     assert "that is another release" in again.stderr

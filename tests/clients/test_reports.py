@@ -114,7 +114,11 @@ def _of_another(name: str, identity: dict[str, Any]) -> Callable[[Path], None]:
 
 GOOD = {"x": 0.1, "C": 1.0, "depth": 2}
 FOLDER: UserConfig = {"fbo-folder": "{folder}"}
-LIMITS: UserConfig = {"fbo-max-epsilon": f"0.{SECRET}", "fbo-max-delta": 1e-3}
+LIMITS: UserConfig = {
+    "fbo-max-epsilon-per-client": f"0.{SECRET}",
+    "fbo-max-epsilon-per-example": f"0.{SECRET}",
+    "fbo-max-delta": 1e-3,
+}
 OF_NODE = {
     "a folder that is not absolute": Case(
         "NodeConfigError: fbo-folder is not allowed: an absolute path " + ADVICE,
@@ -136,12 +140,13 @@ OF_NODE = {
         node_config={**FOLDER, "partition-id": f"x{SECRET}"},
     ),
     "no limit": Case(
-        "NodeConfigError: node config fbo-max-epsilon is not allowed " + ADVICE,
-        node_config={"fbo-max-epsilon": SECRET + "x"},
+        "NodeConfigError: node config fbo-max-epsilon-per-client is not allowed "
+        + ADVICE,
+        node_config={"fbo-max-epsilon-per-client": SECRET + "x"},
     ),
     "half a limit": Case(
         "NodeConfigError: node config fbo-max-delta is not allowed " + ADVICE,
-        node_config={"fbo-max-epsilon": SECRET},
+        node_config={"fbo-max-epsilon-per-client": SECRET},
     ),
     "a folder that cannot be": Case(
         "JournalError " + ADVICE, node_config=FOLDER, prepare=_file

@@ -76,10 +76,11 @@ def test_rungs_of_a_tuner(tmp_path: Path) -> None:
     assert ("flwr_fbo_rounds_done", "") not in values
     assert result.privacy_spent is not None
     spent = pytest.approx(result.privacy_spent.epsilon)
-    assert values["flwr_fbo_epsilon", "without the training"] == spent
+    assert values["flwr_fbo_epsilon", ""] == spent
     [file] = tmp_path.iterdir()
     [line] = [t for t in file.read_text().splitlines() if "flwr_fbo_epsilon{" in t]
-    assert 'condition="without the training"' in line
+    assert 'conditions="without the training"' in line
+    assert 'unit="client"' in line
 
 
 def test_labels_are_escaped(tmp_path: Path) -> None:

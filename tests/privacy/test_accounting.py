@@ -22,6 +22,7 @@ from flwr_fbo.privacy.accounting import (
     calibrate_noise_multiplier,
     smallest_noise_multiplier,
 )
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling
@@ -42,13 +43,16 @@ PUBLISHED = [
 ]
 
 
+TERMS = Guarantee(CLIENT, "server")
+
+
 def _epsilon(
     method: Method, q: float, delta: float, charges: list[float], count: int = 1
 ) -> float:
     accountant = ReleaseAccountant(q, delta, method)
     for noise_multiplier in charges:
         accountant.charge(noise_multiplier, count)
-    return accountant.spent().epsilon
+    return accountant.epsilon()
 
 
 @pytest.mark.parametrize(("n", "rounds", "q", "z", "pld", "rdp", "moments"), PUBLISHED)
@@ -150,23 +154,23 @@ def test_epsilon_does_not_depend_on_when_it_was_asked(
     for z in charges:
         asked.would_exceed(5.0, z)
         asked.charge(z)
-        asked.spent()
+        asked.epsilon()
         silent.charge(z)
         again = ReleaseAccountant(0.35, 1e-3, method)
-        for past in charges[: asked.spent().num_releases]:
+        for past in charges[: asked.spent(TERMS).num_releases]:
             again.charge(past)
-        assert asked.spent() == again.spent()
-    assert asked.spent() == silent.spent()
-    assert asked.spent().num_releases == len(charges)
+        assert asked.spent(TERMS) == again.spent(TERMS)
+    assert asked.spent(TERMS) == silent.spent(TERMS)
+    assert asked.spent(TERMS).num_releases == len(charges)
 
 
 def test_a_limit_is_seen_before_it_is_passed() -> None:
     accountant = ReleaseAccountant(0.35, 1e-3)
     while not accountant.would_exceed(4.0, 1.0):
         accountant.charge(1.0)
-    assert 3.0 < accountant.spent().epsilon <= 4.0
+    assert 3.0 < accountant.epsilon() <= 4.0
     accountant.charge(1.0)
-    assert accountant.spent().epsilon > 4.0
+    assert accountant.epsilon() > 4.0
     assert ReleaseAccountant(0.35, 1e-3).would_exceed(4.0, 1e-9)
 
 
@@ -197,10 +201,10 @@ def test_the_accountant_takes_the_sampler_from_the_release() -> None:
     scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
     direct = RdpAccountant(PrivacyConfig(1e-3, 20, *scheme))
     direct.compose(GaussianPrivacyEvent(2.0, 7, 20), 5)
-    assert accountant.spent() == direct.get_privacy_spent()
+    assert accountant.epsilon() == direct.get_privacy_spent().epsilon
     poisson = ReleaseAccountant(ReleaseSettings(20).subsampling, 1e-3, "rdp")
     poisson.charge(2.0, 5)
-    assert poisson.spent().epsilon < accountant.spent().epsilon
+    assert poisson.epsilon() < accountant.epsilon()
     for method in ("pld", "moments"):
         with pytest.raises(ValueError, match="'rdp', where the sample size is fixed"):
             ReleaseAccountant(_fixed_size().subsampling, 1e-3, method)
@@ -247,7 +251,7 @@ def test_what_calibration_refuses_and_where_it_ends() -> None:
 
 
 def test_nothing_released_costs_nothing() -> None:
-    assert ReleaseAccountant(0.35, 1e-3).spent().epsilon == 0.0
+    assert ReleaseAccountant(0.35, 1e-3).epsilon() == 0.0
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan, "1e-3"])
@@ -266,7 +270,7 @@ def test_the_log_stays_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
     handlers = list(logging.root.handlers)
     accountant = ReleaseAccountant(0.35, 1e-3)
     accountant.charge(1.0)
-    accountant.spent()
+    accountant.epsilon()
     assert logging.root.handlers == handlers
     assert not [r for r in caplog.records if r.name == "absl"]
 

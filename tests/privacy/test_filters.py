@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.privacy.loss_distribution import composed_losses
 from flwr_fbo.privacy.spending_ledger import (
     Charge,
@@ -173,9 +174,10 @@ def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:
         assert not nothing.exceeds(1e-9, 1e-3)
     open_site = Spent(((Charge(1.0),), (Charge(0.0),)))
     assert open_site.epsilon(1e-3) == math.inf
-    assert open_site.text(1e-3) == "infinite"
+    terms = Guarantee(CLIENT)
+    assert open_site.text(1e-3, terms).startswith("epsilon infinite per client")
     assert open_site.epsilon_left(2.0, 1e-3) == 0.0
-    assert Spent(((Charge(0.01, 0.5, 3),),)).text(1e-3).startswith(">= ")
+    assert Spent(((Charge(0.01, 0.5, 3),),)).text(1e-3, terms).startswith("epsilon >= ")
     # Less likely than its share of delta: only that is used.
     assert Spent(((Charge(1e-3, 1e-9),), (Charge(1e5),))).epsilon(1e-3) < 1e-3
 
@@ -222,17 +224,17 @@ def facts(study: tuple[str, str], *releases: int, owner: int = 0) -> list[Any]:
 
 
 def test_a_study_with_sampling_counts_whole_with_its_first_release() -> None:
-    one = Spent.of(facts(A, 1))
+    one = Spent.of(CLIENT, facts(A, 1))
     assert one.groups == (PROMISED,)
     assert one.num_releases == 1
-    in_any_order = Spent.of(facts(A, 9, 2, 7))
+    in_any_order = Spent.of(CLIENT, facts(A, 9, 2, 7))
     assert in_any_order == replace(one, num_releases=3)
-    assert Spent.of([*facts(A, 1), *facts(B, 1, 2), *facts(A, 2)]).groups == (
+    assert Spent.of(CLIENT, [*facts(A, 1), *facts(B, 1, 2), *facts(A, 2)]).groups == (
         PROMISED,
         PROMISED,
     )
     # Two agents with one ledger, counted together.
-    assert len(Spent.of([*facts(A, 1), *facts(A, 1, owner=1)]).groups) == 2
+    assert len(Spent.of(CLIENT, [*facts(A, 1), *facts(A, 1, owner=1)]).groups) == 2
 
 
 def test_one_without_is_charged_release_by_release() -> None:
@@ -240,42 +242,43 @@ def test_one_without_is_charged_release_by_release() -> None:
         charge_facts(A, k, Charge(3.0), 0, 1e-3, (Charge(3.0, 1, 9),)) for k in (1, 2)
     ]
     assert all("promised" not in row for row in rows)
-    assert Spent.of(rows) == Spent(((Charge(3.0),),) * 2, 2)
+    assert Spent.of(CLIENT, rows) == Spent(((Charge(3.0),),) * 2, 2)
 
 
 def test_a_promise_that_changes_is_another_study() -> None:
     other = charge_facts(A, 2, Charge(5.0, 0.35), 0, 1e-3, [Charge(5.0, 0.35, 2)])
-    assert len(Spent.of([*facts(A, 1), other]).groups) == 2
+    assert len(Spent.of(CLIENT, [*facts(A, 1), other]).groups) == 2
 
 
 def test_what_was_not_promised_counts_besides() -> None:
     lies = {**facts(A, 1)[0], "charge": [0.5, 1.0, 1]}
-    assert Spent.of([lies]).groups == ((*PROMISED, Charge(0.5)),)
+    assert Spent.of(CLIENT, [lies]).groups == ((*PROMISED, Charge(0.5)),)
     unprotected = charge_facts(A, 0, Charge(0.0), 0)
-    assert Spent.of([*facts(A, 1), unprotected]).epsilon(1e-3) == math.inf
+    assert Spent.of(CLIENT, [*facts(A, 1), unprotected]).epsilon(1e-3) == math.inf
 
 
 def test_rows_of_earlier_versions_count_as_one_study_that_ended() -> None:
     old = [charge_facts(A, k, Charge(5.0, 0.35)) for k in (1, 2, 3)]
     assert all("promised" not in row for row in old)
-    assert Spent.of(old).groups == ((Charge(5.0, 0.35),) * 3,)
+    assert Spent.of(CLIENT, old).groups == ((Charge(5.0, 0.35),) * 3,)
     exact = composed_epsilon([Charge(5.0, 0.35, 3)], 1e-3)
-    assert Spent.of(old).epsilon(1e-3) == pytest.approx(exact, rel=1e-9)
+    assert Spent.of(CLIENT, old).epsilon(1e-3) == pytest.approx(exact, rel=1e-9)
     # What the study releases later counts besides.
-    assert len(Spent.of([*old, *facts(A, 4, owner=-1)]).groups) == 2
+    assert len(Spent.of(CLIENT, [*old, *facts(A, 4, owner=-1)]).groups) == 2
 
 
 def test_a_study_that_is_planned_counts_once_in_its_place() -> None:
     begun = [*facts(A, 1), *facts(B, 1)]
+    before = Spent.of(CLIENT, begun)
     for study in (A, B):
-        assert Spent.of(begun, study, PROMISED).groups == Spent.of(begun).groups
-    assert Spent.of(begun, B, PROMISED).num_releases == 11
-    third = Spent.of(begun, ("tuning", "c"), PROMISED)
+        assert Spent.of(CLIENT, begun, study, WHOLE).groups == before.groups
+    assert Spent.of(CLIENT, begun, B, WHOLE).num_releases == 11
+    third = Spent.of(CLIENT, begun, ("tuning", "c"), WHOLE)
     assert third.groups == (PROMISED,) * 3
     assert third.num_releases == 12
     gaussian = [charge_facts(B, 1, Charge(3.0))]
     promised = (Charge(3.0, 1, 4), Charge(2.0))
-    planned = Spent.of([*gaussian, *facts(A, 1)], B, promised)
+    planned = Spent.of(CLIENT, [*gaussian, *facts(A, 1)], B, Promise(promised))
     assert planned.num_releases == 6
     counted = {
         c.noise_multiplier: sum(

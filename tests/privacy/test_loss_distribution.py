@@ -132,6 +132,6 @@ def test_a_look_after_each_release_composes_seldom(
     accountant = ReleaseAccountant(0.3456, 1e-3)  # nothing of it is known yet
     for _ in range(40):
         accountant.charge(1.234)
-        accountant.spent()
+        accountant.epsilon()
     # Two directions; 2, 3, and the multiples of 4 before 40.
     assert len(composed) == 2 * (2 + 9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy import spending_ledger
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
 from flwr_fbo.privacy.spending_ledger import (
     MARK,
     Charge,
     Charged,
     Facts,
+    Promise,
     SpendingLedger,
     charge_facts,
     study_of,
@@ -33,7 +36,9 @@ def _facts(rng: random.Random, number: int, *, is_marked: bool) -> Facts:
     charge, study = rng.choice(CHARGES), rng.choice(STUDIES)
     promised = rng.choice([(), (Charge(6.0, 0.35, 40),), (Charge(4.0),)])
     facts = charge_facts(study, number + 1, charge, rng.choice([-1, 0, 1]))
-    facts = charge_facts(study, number + 1, charge, facts["owner"], promised=promised)
+    unit = rng.choice([None, CLIENT, EXAMPLE])
+    about = study, number + 1, charge, facts["owner"]
+    facts = charge_facts(*about, promised=promised, unit=unit)
     return {**facts, MARK: [number + 1, number + 7]} if is_marked else facts
 
 
@@ -45,16 +50,19 @@ def _same(ledger: SpendingLedger) -> None:
     for owner in (-1, 0, 1):
         every = ledger.facts(owner)
         charged = ledger.charged(owner)
-        assert charged.groups == Charged(every).groups
-        spent = Spent(charged.groups, charged.num_releases)
-        assert spent == Spent.of(every)
+        for unit in (CLIENT, EXAMPLE):
+            assert charged.groups(unit) == Charged(every).groups(unit)
+            spent = Spent(charged.groups(unit), charged.num_releases)
+            assert spent == Spent.of(unit, every)
         for study in STUDIES:
             own = [facts for facts in every if study_of(facts) == study]
             assert ledger.counted_of(study, owner) == own
             assert ledger.all_of(study) == [f for f in rows if study_of(f) == study]
-            for promised in ((Charge(4.0, 1.0, 9),), (Charge(6.0, 0.35, 40),)):
-                found = Spent.with_study(charged, own, promised)
-                assert found == Spent.of(every, study, promised)
+            for charge in (Charge(4.0, 1.0, 9), Charge(6.0, 0.35, 40)):
+                for unit, other in product((CLIENT, EXAMPLE), repeat=2):
+                    promise = Promise((charge,), True, unit=other)
+                    found = Spent.with_study(unit, charged, own, promise)
+                    assert found == Spent.of(unit, every, study, promise)
 
 
 @pytest.mark.parametrize("is_marked", [True, False])

@@ -22,6 +22,7 @@ from flwr_fbo.journal.file_formats import LEDGER
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
 from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.site.proofs import recover
 
@@ -148,8 +149,12 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [*CHARGES, Charge(3.0)]
         # Which charges with sampling were promised together was not noted then.
-        spent = Spent.of(ledger.facts())
-    assert spent == Spent(tuple((one,) for one in (*CHARGES, Charge(3.0))), 3)
+        client, example = (Spent.of(u, ledger.facts()) for u in (CLIENT, EXAMPLE))
+        # Whom they protect was not noted either: it follows from the kind.
+        assert ledger.charged().units == {CLIENT, EXAMPLE}
+    assert client == Spent(((Charge(1.5),), (Charge(3.0),)), 3)
+    of_example = (Charge(0.75),), (Charge(2.0, 0.5),), (Charge(1.5),)
+    assert example == Spent(of_example, 3)
     with Journal(None, path) as journal:
         made_by = journal._store.made_by
         assert made_by == ("0.1.0" if schema == LEDGER.schema else __version__)
@@ -158,6 +163,14 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     with SpendingLedger.held(tmp_path / "new"):
         pass
     assert schema_of(path) == schema_of(tmp_path / "new" / FILE_NAME)
+
+
+def test_charges_whose_unit_is_not_known_count_for_all(tmp_path: Path) -> None:
+    """Of a kind of another package, from before units were noted."""
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(("outside", "a"), 1, Charge(4.0))
+        spent = [Spent.of(unit, ledger.facts()) for unit in (CLIENT, EXAMPLE)]
+    assert [s.groups for s in spent] == [((Charge(4.0),),), ((Charge(2.0),),)]
 
 
 def schema_of(path: Path) -> list[str]:

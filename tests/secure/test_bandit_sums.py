@@ -289,7 +289,8 @@ def test_the_ledgers_are_shown(folder: str, text: str, tmp_path: Path) -> None:
     command = ["ledger", "show", str(tmp_path / folder)]
     shown = CliRunner().invoke(app, command, env={"COLUMNS": "100"})
     assert shown.exit_code == 0, shown.output
-    assert "epsilon = 30.0000 at delta = 0.1" in shown.output
+    said = "epsilon 30.0000 per example (replaced by another, delta 0.1)"
+    assert said in shown.output
     assert text in shown.output
 
 
@@ -403,7 +404,7 @@ def test_release_numbers_ahead_and_behind(given: Given, tmp_path: Path) -> None:
     [
         ({"fbo-min-agents": N + 1}, "min_agents"),
         ({"fbo-min-colluding": 1}, "min_colluding"),
-        ({"fbo-max-epsilon": 29.0, "fbo-max-delta": 0.1}, "limits"),
+        ({"fbo-max-epsilon-per-example": 29.0, "fbo-max-delta": 0.1}, "limits"),
     ],
 )
 def test_sites_have_the_limits_of_tuning(
@@ -436,7 +437,7 @@ def test_a_study_is_charged_once_before_anything_leaves(
     monkeypatch.setattr(Gate, "_record", noted)
     configs = in_folders(tmp_path)
     for config in configs:
-        config |= {"fbo-max-epsilon": 30.0, "fbo-max-delta": 0.1}
+        config |= {"fbo-max-epsilon-per-example": 30.0, "fbo-max-delta": 0.1}
     fed_ucb().start(SumGrid(configs, APP))
     assert charged == [(1, pytest.approx(1 / RELEASES.mu))] * N
 
@@ -582,7 +583,7 @@ def test_what_a_strategy_refuses() -> None:
 
 def test_an_app_of_sites_at_their_own_pace(given: Given, tmp_path: Path) -> None:
     """What arrives between releases is in the next block, logs included."""
-    app = linear_bandit_app(limits=Limits(max_epsilon=30.0, max_delta=0.1))
+    app = linear_bandit_app(limits=Limits(max_epsilon_per_example=30.0, max_delta=0.1))
     configs = in_folders(tmp_path)
 
     def play(slot: int) -> None:

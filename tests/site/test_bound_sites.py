@@ -47,7 +47,9 @@ from tests.support.site_budget import (
     study_of,
 )
 
-LIMITS = Limits(max_epsilon=30.0, max_delta=1e-3)
+LIMITS = Limits(
+    max_epsilon_per_client=30.0, max_epsilon_per_example=90.0, max_delta=1e-3
+)
 SCORE = 0.731
 
 
@@ -170,7 +172,7 @@ def _reply(
 
 
 BOUND: list[dict[str, Any]] = [
-    {"fbo-max-epsilon": 1.0, "fbo-max-delta": 1e-5},
+    {"fbo-max-epsilon-per-client": 1.0, "fbo-max-delta": 1e-5},
     {"fbo-max-releases": 3},
     {"fbo-min-agents": 5},
     {"fbo-min-noise-multiplier": 1.0},

@@ -236,7 +236,7 @@ def test_trials_of_a_message_end_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "1:m" not in reply.content
 
 
-LIMITS = Limits(max_epsilon=0.5, max_delta=1e-5)
+LIMITS = Limits(max_epsilon_per_client=0.5, max_epsilon_per_example=1.5, max_delta=1e-5)
 LOUD = to_json(Promise((Charge(0.6),), private=True))
 
 
@@ -403,13 +403,14 @@ def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
 @pytest.mark.parametrize("kind", ["linear", "neural"])
 def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> None:
     """The third study is refused by what all of them spend, and none begins anew."""
-    limits = Limits(max_epsilon=1.5, max_delta=1e-5)  # two of epsilon 1, and not three
+    # Two of epsilon 1, and not three.
+    limits = Limits(max_epsilon_per_example=1.5, max_delta=1e-5)
     node, (site, make) = Node(tmp_path), private_bandit_study(kind, limits)
     journals = []
     for name in ("one", "two", "three"):
         study, asked = make(name)
         if name == "three":
-            with pytest.raises(RefusedError, match=r"max_epsilon=1\.5"):
+            with pytest.raises(RefusedError, match=r"max_epsilon_per_example=1\.5"):
                 node.ask(site, study.enrolment())
             break
         number = node.ask(site, study.enrolment()).metrics["journal"]
@@ -436,7 +437,9 @@ def test_a_bandit_is_named_like_a_file(study_id: Any) -> None:
 
 def test_a_policy_is_of_the_study_that_enrolled_last(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    site, make = private_bandit_study("linear", Limits(max_epsilon=9, max_delta=1e-5))
+    site, make = private_bandit_study(
+        "linear", Limits(max_epsilon_per_example=9, max_delta=1e-5)
+    )
     for name in ("b", "a"):
         study, asked = make(name)
         number = node.ask(site, study.enrolment()).metrics["journal"]
@@ -462,9 +465,10 @@ def test_a_site_says_once_what_it_has_joined(
     said = [m for m in caplog.messages if m.startswith("joined study")]
     assert said == [
         "joined study a of strategy FederationTuner: promises 1 release, no epsilon: "
-        f"it is not private; spent before: epsilon "
-        f"{composed_epsilon([Charge(40.0)], 1e-5):.4g} in 1 release; limits: "
-        "max_epsilon=0.5, max_delta=1e-05, max_releases=2"
+        f"it is not private; spent before in 1 release: epsilon "
+        f"{composed_epsilon([Charge(40.0)], 1e-5):.4g} per client (message or zeros, "
+        "delta 1e-05); limits: max_epsilon_per_client=0.5, "
+        "max_delta=1e-05, max_releases=2"
     ]
 
 
@@ -486,15 +490,17 @@ def test_a_tuning_site_says_what_is_promised(
     app = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.3))
     study.start(InProcessGrid(app, 4, node_configs=node_configs), num_rounds=3)
     said = [m for m in caplog.messages if m.startswith("joined study")]
-    promised = "epsilon 8 at delta 0.001" if is_private else "no epsilon: it is not p"
+    promised = "epsilon 8 per client (" if is_private else "no epsilon: it is not p"
     name = study.study.study_id
     assert len(said) == 4
     for line in said:
         assert f"joined study {name} of strategy FedVote: promises 2 releases" in line
         assert promised in line
-        assert line.endswith("; spent before: epsilon 0; limits: none")
+        assert line.endswith("; spent before in 0 releases: nothing; limits: none")
     caplog.clear()
     InProcessGrid(app, 4)  # nodes that nobody configured say nothing
-    again = FedVote({"x": FloatDistribution(0, 1)}, "maximize", 4, epsilon=8, delta=0.1)
+    again = FedVote(
+        {"x": FloatDistribution(0, 1)}, "maximize", 4, epsilon=8, delta=1e-3
+    )
     again.start(InProcessGrid(app, 4), num_rounds=2)
     assert not [m for m in caplog.messages if m.startswith("joined study")]

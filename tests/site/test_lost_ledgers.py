@@ -158,10 +158,10 @@ def test_agents_of_a_folder_are_not_added_up(tmp_path: Path) -> None:
     shutil.copy(tmp_path / FILE_NAME, tmp_path / "budget")
     text = _show(tmp_path / "budget")
     for agent in range(3):
-        own = f"1 release of agent {agent}, of all studies together: epsilon = 1.0000"
-        assert f"{own} at delta = 1e-05" in text
-    assert text.count("epsilon =") == 3
-    assert "at delta = 0.001" in _show(tmp_path / "budget", "--delta", "1e-3")
+        own = f"1 release of agent {agent}, of all studies together: epsilon 1.0000"
+        assert f"{own} per example (replaced by another, delta 1e-05)" in text
+    assert text.count(": epsilon ") == 3
+    assert ", delta 0.001)" in _show(tmp_path / "budget", "--delta", "1e-3")
 
 
 def _release(study: LinearBanditStudy, slot: int, number: int) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def test_what_no_noise_covers_is_shown_as_such(tmp_path: Path) -> None:
     site.run_trials(is_hidden=False)
     text = _show(tmp_path / FILE_NAME)
     assert "unprotected" in text
-    assert "epsilon = inf" in text
+    assert "epsilon infinite per client" in text
 
 
 def test_an_auditor_finds_a_study_everywhere_by_its_name(

@@ -72,7 +72,7 @@ def test_a_journal_that_lacks_a_release_is_refused_whatever_was_charged_since() 
 def test_agents_with_one_folder_are_charged_for_one_site(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path, **{"agent-id": 1})
     first.ask(site_of(), asked_of(study_of((Charge(1.2),)), 0, 1))
-    with pytest.raises(RefusedError, match="max_epsilon=3"):
+    with pytest.raises(RefusedError, match="max_epsilon_per_client=3"):
         second.ask(site_of(), asked_of(study_of((Charge(1.2),)), 0, 1, slot=1))
     second.ask(
         site_of(), asked_of(study_of((Charge(9.0),), study_id="b"), 0, 1, slot=1)
@@ -87,7 +87,7 @@ def test_a_cheap_study_of_another_kind_pays_for_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("linear-bandit", "x"), 1, Charge(1e4), owner=0)
-    with pytest.raises(RefusedError, match="max_epsilon=3"):
+    with pytest.raises(RefusedError, match="max_epsilon_per_client=3"):
         node.ask(site_of(), asked_of(study_of((Charge(0.01),), study_id="x"), 0, 1))
 
 

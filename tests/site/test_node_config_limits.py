@@ -20,14 +20,19 @@ def _context(**node_config: Any) -> Context:
 
 
 def test_the_node_config_may_give_numbers_or_text() -> None:
-    given = {"max_epsilon": "3", "max_delta": "1e-3", "max_releases": "7"}
-    assert node_limits(_context(**given)) == Limits(3, 1e-3, 7)
-    assert node_limits(_context(max_epsilon="inf")) == Limits(math.inf)
-    assert node_limits(_context(max_epsilon=2, max_delta=0.1)) == Limits(2, 0.1)
+    given = {"max_epsilon_per_client": "3", "max_delta": "1e-3", "max_releases": "7"}
+    assert node_limits(_context(**given)) == Limits(
+        max_epsilon_per_client=3, max_delta=1e-3, max_releases=7
+    )
+    infinite = Limits(max_epsilon_per_client=math.inf)
+    assert node_limits(_context(max_epsilon_per_client="inf")) == infinite
+    of_example = Limits(max_epsilon_per_example=2, max_delta=0.1)
+    configured = _context(max_epsilon_per_example="2", max_delta=0.1)
+    assert node_limits(configured) == of_example
     assert node_limits(_context()) == Limits()
 
 
-@pytest.mark.parametrize("name", ["min_onest", "max_epsilom", "rooster"])
+@pytest.mark.parametrize("name", ["min_onest", "max_epsilom_per_example", "rooster"])
 def test_a_misspelled_entry_of_the_node_config_is_named(name: str) -> None:
     key = f"fbo-{name.replace('_', '-')}"
     with pytest.raises(NodeConfigError, match=f"{key} is not allowed") as error:
@@ -43,16 +48,16 @@ def test_a_misspelled_entry_of_the_node_config_is_named(name: str) -> None:
         "Fbo-Max-Epsilon",
         "fbo.max.epsilon",
         "fbomaxepsilon",
-        "fob-max-epsilon",
+        "fob-max-epsilon-per-client",
         "max-epsilon",
         "max_epsilon",
-        "fb0-max-epsilon",
-        "fbo-max-epsilom",
+        "max-epsilon-per-client",
+        "fbo-max-epsilom-per-client",
     ],
 )
 def test_what_looks_like_a_limit_and_is_none_is_refused_by_name(key: str) -> None:
     context = Context(1, 1, {key: 0.5}, RecordDict(), {})
-    meant = "did you mean 'fbo-max-epsilon'"
+    meant = "did you mean 'fbo-max-epsilon-per-client'"
     with pytest.raises(NodeConfigError, match=f"{re.escape(key)} .*{meant}"):
         node_limits(context)
 

@@ -21,8 +21,8 @@ from flwr_fbo.site.questions import Questions, share_of
 from flwr_fbo.study.codec import Config
 from tests.support.site_budget import FOLDERS, Node, asked_of, site_of, study_of
 
-LIMITS = Limits(max_epsilon=3.0, max_delta=1e-3)
-MANY = Limits(max_epsilon=3.0, max_delta=1e-3, max_questions=1000)
+LIMITS = Limits(max_epsilon_per_client=3.0, max_delta=1e-3)
+MANY = Limits(max_epsilon_per_client=3.0, max_delta=1e-3, max_questions=1000)
 
 
 def promise(epsilon: float) -> Promise:
@@ -141,7 +141,7 @@ def test_a_site_is_not_read_by_bisection(tmp_path: Path, in_folder: bool) -> Non
 
 @FOLDERS
 def test_a_study_that_is_played_is_no_question(tmp_path: Path, in_folder: bool) -> None:
-    few = Limits(max_epsilon=30.0, max_delta=1e-3, max_questions=1)
+    few = Limits(max_epsilon_per_client=30.0, max_delta=1e-3, max_questions=1)
     node = Node(tmp_path if in_folder else None)
     for k in range(4):
         study = study_of((Charge(4.0 + k),), study_id=f"study-{k}")
@@ -158,7 +158,7 @@ def test_an_operator_sees_and_forgets_them(tmp_path: Path) -> None:
         result = CliRunner().invoke(command, ["ledger", "questions", *arguments])
         return result.output or result.stderr
 
-    few = Limits(max_epsilon=30.0, max_delta=1e-3, max_questions=1)
+    few = Limits(max_epsilon_per_client=30.0, max_delta=1e-3, max_questions=1)
     node = Node(tmp_path)
     assert "no ledger" in run(str(tmp_path))
     node.ask(site_of(few), study_of((Charge(50.0),), study_id="a").enrolment())
@@ -177,7 +177,9 @@ def test_other_limits_begin_anew(tmp_path: Path) -> None:
     study = study_of((Charge(1 / gaussian_mu(4.0, 1e-3)),))
     with pytest.raises(RefusedError):
         node.ask(site_of(LIMITS), study.enrolment())
-    node.ask(site_of(Limits(max_epsilon=4.5, max_delta=1e-3)), study.enrolment())
+    node.ask(
+        site_of(Limits(max_epsilon_per_client=4.5, max_delta=1e-3)), study.enrolment()
+    )
 
 
 def test_owners_of_one_folder_have_books_of_their_own(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.bandits.site.neural_bandit_site import NeuralBanditSite
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import EXAMPLE
 from flwr_fbo.privacy.spending_ledger import (
     Charge,
     SpendingLedger,
@@ -45,6 +46,7 @@ from tests.support.site_budget import (
     CHARGES,
     FOLDERS,
     LIMITS,
+    OF_EXAMPLES,
     RELEASES,
     Environment,
     Node,
@@ -72,7 +74,8 @@ def test_the_third_study_in_a_row_is_refused(tmp_path: Path, in_folder: bool) ->
     assert composed_epsilon(CHARGES * 2, 1e-3) < 3 < epsilon
     with pytest.raises(
         RefusedError,
-        match=rf"epsilon={epsilon:.4g} at max_delta=0.001, and max_epsilon=3",
+        match=rf"epsilon {epsilon:.4g} per client \(.* delta 0.001\), and "
+        "max_epsilon_per_client=3",
     ):
         node.ask(site_of(), third.enrolment())
     # One that was begun before is not another one.
@@ -95,7 +98,7 @@ def test_a_server_that_understates_is_stopped_in_time(
         _play(node, site, study_of(study_id=name))
     third = study_of(study_id="three")
     before = len(played)
-    with pytest.raises(RefusedError, match="max_epsilon=3"):
+    with pytest.raises(RefusedError, match="max_epsilon_per_client=3"):
         node.ask(site, asked_of(third, 0, 1))
     assert len(played) == before, "a trial was played for a message that cannot leave"
     small = study_of((Charge(100.0),), study_id="small")
@@ -128,14 +131,14 @@ def test_a_study_with_sampling_is_charged_whole_with_its_first_release(
         begun += 1
     spent, more = Spent((many,) * begun), Spent((many,) * (begun + 1))
     assert spent.epsilon(1e-3) <= 3 < more.epsilon(1e-3)
-    assert f"epsilon={more.epsilon(1e-3):.4g} at max_delta=0.001" in refusal
+    assert f"epsilon {more.epsilon(1e-3):.4g} per client" in refusal
     # All that were begun may go on to their ends, one between the other.
     for iteration in (1, 2, 39):
         for k in reversed(range(begun)):
             study = study_of(many, study_id=f"begun-{k}")
             node.ask(site_of(), study.enrolment())
             assert node.ask(site_of(), asked_of(study, iteration, iteration + 1)).arrays
-    with pytest.raises(RefusedError, match="max_epsilon=3"):
+    with pytest.raises(RefusedError, match="max_epsilon_per_client=3"):
         node.ask(site_of(), asked_of(study_of(many, study_id="another"), 0, 1))
 
 
@@ -146,7 +149,7 @@ def test_a_study_that_is_all_of_the_limit_fits_a_new_site(
     """It was chosen before anything was read; after it, nothing fits."""
     charges = (Charge(3.36, 0.35, 40),)
     most = composed_epsilon(charges, 1e-3)
-    site = site_of(Limits(max_epsilon=most, max_delta=1e-3))
+    site = site_of(Limits(max_epsilon_per_client=most, max_delta=1e-3))
     assert Spent((charges,) * 2).epsilon(1e-3) > most
     node, study = node_of(tmp_path, in_folder), study_of(charges)
     node.ask(site, study.enrolment())
@@ -154,7 +157,7 @@ def test_a_study_that_is_all_of_the_limit_fits_a_new_site(
         assert node.ask(site, asked_of(study, iteration, iteration + 1)).arrays
     tiny = study_of((Charge(1e5),), study_id="tiny")
     for asked in (tiny.enrolment(), asked_of(tiny, 0, 1)):
-        with pytest.raises(RefusedError, match="max_epsilon"):
+        with pytest.raises(RefusedError, match="max_epsilon_per_client"):
             node.ask(site, asked)
 
 
@@ -220,13 +223,16 @@ def test_the_number_of_releases_is_limited(tmp_path: Path, in_folder: bool) -> N
 
 @FOLDERS
 def test_the_limits_of_the_node_must_hold_too(tmp_path: Path, in_folder: bool) -> None:
-    given = {"fbo-max-epsilon": "1.0", "fbo-max-delta": "1e-3"}
+    given = {"fbo-max-epsilon-per-client": "1.0", "fbo-max-delta": "1e-3"}
     node = node_of(tmp_path, in_folder, **given)
     for site in (site_of(), site_of(None)):
-        with pytest.raises(RefusedError, match="max_epsilon=1"):
+        with pytest.raises(RefusedError, match="max_epsilon_per_client=1"):
             node.ask(site, study_of().enrolment())
-    with pytest.raises(RefusedError, match=r"max_epsilon=0\.5"):
-        node.ask(site_of(Limits(0.5, 1e-3)), study_of((Charge(4.0),)).enrolment())
+    with pytest.raises(RefusedError, match=r"max_epsilon_per_client=0\.5"):
+        node.ask(
+            site_of(Limits(max_epsilon_per_client=0.5, max_delta=1e-3)),
+            study_of((Charge(4.0),)).enrolment(),
+        )
     _play(node, site_of(), study_of((Charge(20.0),)))
     broken = node_of(tmp_path, in_folder, **{"fbo-max-releases": "few"})
     with pytest.raises(ValueError, match="node config fbo-max-releases='few'"):
@@ -241,7 +247,7 @@ def test_an_unlimited_site_remembers_for_later(tmp_path: Path) -> None:
     node.ask(site_of(None), asked_of(study_of((), False, "three"), 0, 1))
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [Charge(5.0), Charge(4.0), Charge(0.0)]
-    with pytest.raises(RefusedError, match="epsilon>=inf"):
+    with pytest.raises(RefusedError, match="epsilon infinite per client"):
         node.ask(site_of(), study_of((Charge(9.0),), study_id="four").enrolment())
     _play(node, site_of(None), study_of((Charge(9.0),), study_id="four"))
 
@@ -297,36 +303,62 @@ def _bandit(
 
 
 @FOLDERS
-def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
-    node = node_of(tmp_path, in_folder)
-    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+def test_bandits_and_tuning_add_up_for_an_example_alone(
+    tmp_path: Path, in_folder: bool
+) -> None:
+    """A client's messages are about its examples; an example's say nothing of it."""
+    node, limits = node_of(tmp_path, in_folder), replace(LIMITS, max_delta=1e-3)
+    both_limits = replace(limits, max_epsilon_per_example=3.0)
+    site = LinearBanditSite(
+        make_environment=lambda _: Environment(), limits=both_limits
+    )
     study = LinearBanditStudy(
         LinearUCBSettings(RELEASES, local_data="released"), num_agents=2
     )
     _bandit(node, site, study, releases=3)
     mu = study.promise.charges[0]
-    spent = composed_epsilon([mu], 1e-3)
-    assert spent == pytest.approx(1.5, rel=1e-6)
-    tuning = study_of((Charge(1.2),))
-    both = composed_epsilon([mu, Charge(1.2)], 1e-3)
-    assert composed_epsilon([Charge(1.2)], 1e-3) < 3.0 < both
-    with pytest.raises(RefusedError, match=rf"epsilon={both:.4g}"):
-        node.ask(site_of(), tuning.enrolment())
-    with pytest.raises(RefusedError, match=rf"epsilon={both:.4g}"):
-        node.ask(site_of(), asked_of(tuning, 0, 1))
-    _play(node, site_of(), study_of((Charge(3.0),), study_id="two"))
+    assert composed_epsilon([mu], 1e-3) == pytest.approx(1.5, rel=1e-6)
+    # Alone it fits both limits; for an example it is twice as far, and with the bandit.
+    tuning = study_of((Charge(2.0),))
+    for_example = composed_epsilon([Charge(1.0)], 1e-3)
+    both = composed_epsilon([mu, Charge(1.0)], 1e-3)
+    assert composed_epsilon([Charge(2.0)], 1e-3) < 1.5 < 3.0 < for_example < both
+    for asked in (tuning.enrolment(), asked_of(tuning, 0, 1)):
+        with pytest.raises(RefusedError, match=rf"epsilon {both:.4g} per example"):
+            node.ask(site_of(both_limits), asked)
+    # The bandit's charge counts for no client.
+    _play(node, site_of(), tuning)
+    small = study_of((Charge(1.6),), study_id="two")
+    assert composed_epsilon([Charge(2.0), Charge(1.6)], 1e-3) < 3.0
+    assert composed_epsilon([Charge(2.0), Charge(1.6), mu], 1e-3) > 3.0
+    _play(node, site_of(), small)
     network = Network(6, width=3)
     size = network.num_parameters
     settings = replace(NEURAL_SETTINGS, privacy=replace(PRIVACY, epsilon=2.5))
     neural = FedGOUCBStudy(settings, 2, size, network, seed=1)
-    neural_site = NeuralBanditSite(lambda _: Environment(), limits=LIMITS)
-    with pytest.raises(RefusedError, match="max_epsilon=3"):
+    neural_site = NeuralBanditSite(lambda _: Environment(), limits=OF_EXAMPLES)
+    with pytest.raises(RefusedError, match="max_epsilon_per_example=3"):
         node.ask(neural_site, neural.enrolment())
+    neural_site = NeuralBanditSite(lambda _: Environment(), limits=LIMITS)
+    with pytest.raises(RefusedError, match="limits a client alone"):
+        node.ask(neural_site, neural.enrolment())
+
+
+def test_a_server_cannot_say_that_a_study_protects_another_unit(tmp_path: Path) -> None:
+    """It would be charged where there is more left."""
+    node, study = Node(tmp_path), study_of()
+    lie = replace(study, promise=replace(study.promise, unit=EXAMPLE))
+    for asked in (lie.enrolment(), asked_of(lie, 0, 1)):
+        with pytest.raises(RefusedError, match="that of a tuning study is per client"):
+            node.ask(site_of(None), asked)
+    assert charges_in(tmp_path) == []
 
 
 def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    site = LinearBanditSite(
+        make_environment=lambda _: Environment(), limits=OF_EXAMPLES
+    )
     study = LinearBanditStudy(
         LinearUCBSettings(RELEASES, local_data="released"), num_agents=2
     )
@@ -343,7 +375,9 @@ def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -
 
 def test_what_only_counts_as_true_is_refused(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    site = LinearBanditSite(
+        make_environment=lambda _: Environment(), limits=OF_EXAMPLES
+    )
     study = LinearBanditStudy(
         LinearUCBSettings(RELEASES, local_data="released"), num_agents=2
     )
@@ -358,7 +392,9 @@ def test_what_only_counts_as_true_is_refused(tmp_path: Path) -> None:
 def test_a_bandit_without_a_folder_releases_no_trial_twice() -> None:
     """A server that lies begins another study in between, to have noise drawn anew."""
     node = Node(None)
-    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    site = LinearBanditSite(
+        make_environment=lambda _: Environment(), limits=OF_EXAMPLES
+    )
     settings = LinearUCBSettings(replace(RELEASES, epsilon=0.5), local_data="released")
     first, second = (LinearBanditStudy(settings, num_agents=2) for _ in range(2))
     for study in (first, second):
@@ -386,4 +422,5 @@ def test_studies_of_a_federation_in_a_row(
         assert study().start(grid, num_rounds=2).privacy_spent.num_releases > 0
     with pytest.raises(AggregationError, match="takes no part: its limits"):
         study().start(grid, num_rounds=2)
-    assert "at max_delta=0.001, and max_epsilon=3" in caplog.text  # at the sites
+    said = "per client (message or zeros, delta 0.001), and max_epsilon_per_client=3"
+    assert said in caplog.text  # at the sites

@@ -356,7 +356,7 @@ def test_all_who_refuse_are_named_with_slot_and_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Also those with equal reasons: an operator must know whom to phone."""
-    limits: dict[str, Any] = {"fbo-max-epsilon": 0.1, "fbo-max-delta": 1e-3}
+    limits: dict[str, Any] = {"fbo-max-epsilon-per-client": 0.1, "fbo-max-delta": 1e-3}
     configs = _node_configs(*range(NUM_AGENTS))
     configs[1] |= limits
     configs[2] |= limits

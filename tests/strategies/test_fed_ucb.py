@@ -343,22 +343,22 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
     fed_ucb(CASES["raw"], folder=folder).start(InProcessGrid(APP, M))
     show = partial(CliRunner().invoke, app, catch_exceptions=False)
     said = show(["ledger", "show", str(folder)]).output
-    assert "3 releases of each agent, for one trial of it: epsilon = 30.0000" in said
+    assert "3 releases of each agent: epsilon 30.0000" in said
     assert "NOT PRIVATE" in said  # the noise is seeded
     shown = show(["ledger", "show", str(folder), "--json"])
     (printed,) = json.loads(shown.output)
     assert [row["num_releases"] for row in printed["releases"]] == [
         [k] * M for k in (1, 2, 3)
     ]
-    assert printed["epsilon"] == 30.0
+    assert printed["spent"][0]["epsilon"] == 30.0
     sites = Sites(tmp_path)
     site_strategy(tmp_path / "open").start(sites)
     shown = show(["ledger", "show", str(tmp_path / "open" / "server"), "--json"])
     (printed,) = json.loads(shown.output)
-    assert printed["epsilon"] is None
+    assert printed["spent"][0]["epsilon"] is None
     assert [row["round"] for row in printed["releases"]] == [2, 4, 6]
     own = show(["ledger", "show", str(sites.folders[2])]).output
-    assert "3 releases of this agent, for one trial of it: epsilon = inf" in own
+    assert "3 releases of this agent: epsilon infinite" in own
     # Rounds are the server's: a site counts its releases.
     assert "\n release " in own
     assert re.findall(r"^ +(\d+)  \d{4}-", own, re.MULTILINE) == ["1", "2", "3"]

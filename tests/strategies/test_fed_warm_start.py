@@ -158,7 +158,8 @@ def test_the_ledger_on_disk_counts_as_the_server_does(tmp_path: Path) -> None:
     study, _ = run(folder=tmp_path)
     shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)]).output
     epsilon = study.privacy_spent.epsilon
-    assert f"1 release: epsilon = {epsilon:.4f} at delta = 0.001" in shown
+    said = f"1 release: epsilon {epsilon:.4f} per client (message or zeros, delta 0.001"
+    assert said in shown.replace("\n", " ")
 
 
 def looped(num_rounds: int, **options: Any) -> tuple[FedWarmStart, list[Agent]]:
@@ -244,7 +245,7 @@ def test_it_goes_on_from_its_folder(
 
 
 def test_a_sites_ledger_has_one_release(tmp_path: Path) -> None:
-    limits = Limits(max_epsilon=8.0, max_delta=1e-3, max_releases=1)
+    limits = Limits(max_epsilon_per_client=8.0, max_delta=1e-3, max_releases=1)
     app = tuning_app(make_objective, limits=limits)
 
     def sites() -> InProcessGrid:

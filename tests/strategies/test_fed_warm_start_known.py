@@ -164,7 +164,7 @@ def test_who_sends_again_pays_again(tmp_path: Path) -> None:
     once = again.privacy_spent.epsilon  # of this study alone
     assert once == pytest.approx(composed_epsilon([Charge(z)], 1e-3), rel=1e-3)
     assert twice > 1.3 * once
-    limits = Limits(max_epsilon=1.01 * twice, max_delta=1e-3)
+    limits = Limits(max_epsilon_per_client=1.01 * twice, max_delta=1e-3)
     app = tuning_app(make_objective, limits=limits)
     config: Any = {"fbo-folder": str(sites)}
     third = study_of(private=True, privacy=privacy, known=again.knowledge)

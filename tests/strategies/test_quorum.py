@@ -21,6 +21,7 @@ from flwr_fbo import FTS, InProcessGrid, tuning_app
 from flwr_fbo._common.text import humanised
 from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, composed_epsilon
 from flwr_fbo.tuning import FedVoteSettings
 from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
@@ -104,7 +105,7 @@ def test_log_ledger_and_report_have_one_number_for_a_round(
         study.start(LateGrid(late={2: (1, 2, 3)}), num_rounds=5)
         study.summary()
     told = re.findall(
-        r"round (\d) of 5 .*\n(?:.*\n)*?.*so far: .*, (\d) release", caplog.text
+        r"round (\d) of 5 .*\n(?:.*\n)*?.*so far in (\d) release", caplog.text
     )
     logged = [
         int(number)
@@ -223,7 +224,7 @@ def test_the_budget_of_a_federation_outlives_its_studies(
     assert f"more by others with budget={tmp_path}" in caplog.text
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [one] * 5
-        spent = Spent.of(ledger.facts())
+        spent = Spent.of(CLIENT, ledger.facts())
     assert spent.epsilon(alone.server.delta) <= limit
 
 
@@ -328,14 +329,14 @@ def test_a_budget_that_others_spend_meanwhile_halts_the_releases(
 def test_the_lasting_budget_is_shown(tmp_path: Path) -> None:
     studies = [_spending(tmp_path, max_epsilon=50.0) for _ in range(2)]
     shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)])
-    assert "4 releases of all studies together: epsilon = " in shown.output
+    assert "4 releases of all studies together: epsilon " in shown.output
     for study in studies:
         assert study.study.study_id in shown.output
     command = ["ledger", "show", str(tmp_path), "--json", "--delta", "0.001"]
     (values,) = json.loads(CliRunner().invoke(cli, command).stdout)
     with SpendingLedger.held(tmp_path) as ledger:
-        spent = Spent.of(ledger.facts())
-    assert values["epsilon"] == pytest.approx(spent.epsilon(1e-3), rel=1e-9)
+        spent = Spent.of(CLIENT, ledger.facts())
+    assert values["spent"][0]["epsilon"] == pytest.approx(spent.epsilon(1e-3), rel=1e-9)
     wrong = CliRunner().invoke(cli, [*command[:-1], "2"])
     assert wrong.exit_code == 1
     assert "delta=2.0 is not allowed" in wrong.output

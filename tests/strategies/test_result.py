@@ -37,7 +37,7 @@ def test_the_result_of_a_study() -> None:
     np.testing.assert_array_equal(result.arrays["0"].numpy(), study.server.vectors)
     text = repr(result)
     assert text.startswith(str(result.recommendation))
-    assert f"Privacy spent: epsilon = {last:.3f}" in text
+    assert f"Privacy spent in 3 releases: epsilon {last:.3f} per client" in text
     assert "Array" not in text
 
 

@@ -185,7 +185,7 @@ def test_time_left_counts_the_exchanges_of_secure_sums(
         "maximize",
         3,
         epsilon=8.0,
-        delta=0.01,
+        delta=1e-3,
         aggregation=SecureAggregation(0),
         seeds=seeds,
     )
@@ -216,7 +216,7 @@ def test_what_the_rounds_come_to_is_said_first(
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
     seeds = Seeds(features=0, noise=0)
-    vote = FedVote(SPACE, "maximize", 3, epsilon=8.0, delta=0.01, seeds=seeds)
+    vote = FedVote(SPACE, "maximize", 3, epsilon=8.0, delta=1e-3, seeds=seeds)
     vote.plan(num_rounds - 1)
     vote.summary()
     evaluations = f"{num_rounds} rounds: an agent evaluates one setting in each\n"
@@ -224,7 +224,7 @@ def test_what_the_rounds_come_to_is_said_first(
     assert releases in caplog.text
     assert "agents" in caplog.text
     caplog.clear()
-    published = DPFTSDE(SPACE, "maximize", 3, epsilon=8.0, delta=0.01, seeds=seeds)
+    published = DPFTSDE(SPACE, "maximize", 3, epsilon=8.0, delta=1e-3, seeds=seeds)
     published.plan(num_rounds - 1)
     published.summary()
     evaluations = (

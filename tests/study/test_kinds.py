@@ -129,6 +129,7 @@ import numpy as np
 
 from flwr_fbo._common.fields import integer
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.site.recorded_agent import RecordedAgent
 from flwr_fbo.site.site import Answer, Site
@@ -153,7 +154,7 @@ COUNTS = JournalKind(
     page="greedy_kind:page",
 )
 TOTALS = JournalKind("greedy-server", SERVER_FILE, ledger="greedy_kind:TOTAL_LEDGER")
-KIND = Kind("outside-counts", (COUNTS, TOTALS))
+KIND = Kind("outside-counts", (COUNTS, TOTALS), units=(CLIENT,))
 LEDGER = LedgerView(lambda identity, rows: None, RELEASE, columns(norm_of_counts=norm))
 TOTAL_LEDGER = LedgerView(
     lambda identity, rows: None, ROUND, columns(norm_of_totals=norm), study="counts"

@@ -74,7 +74,7 @@ def make_environment(context: Context) -> BanditEnvironment:
 
 APP = linear_bandit_app(make_environment=make_environment)
 # Sites whose studies need not be private.
-OPEN = linear_bandit_app(limits=Limits(max_epsilon=math.inf))
+OPEN = linear_bandit_app(limits=Limits(max_epsilon_per_example=math.inf))
 
 
 def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:

@@ -47,7 +47,7 @@ PROMISE = to_json(Promise((Charge(20.0),), private=True))
 
 NODE = {
     "agent-id": 0,
-    "fbo-max-epsilon": 0.5,
+    "fbo-max-epsilon-per-client": 0.5,
     "fbo-max-delta": 1e-5,
     "fbo-max-releases": 1,
 }

@@ -13,7 +13,7 @@ from flwr_fbo.privacy.spending_ledger import Charge
 from tests.support.gate import NODE, Site, gate_app, private_bandit_study
 from tests.support.site_budget import Node, asked_of, site_of, study_of
 
-LIMITS = Limits(max_epsilon=9, max_delta=1e-5)
+LIMITS = Limits(max_epsilon_per_client=9, max_epsilon_per_example=30, max_delta=1e-5)
 
 
 def play_tuning(folder: Path, name: str = "one") -> None:

@@ -47,7 +47,7 @@ def folders_of(tmp_path: Path) -> list[Path]:
 
 
 def sites(tmp_path: Path) -> InProcessGrid:
-    app = linear_bandit_app(limits=Limits(max_epsilon=math.inf))
+    app = linear_bandit_app(limits=Limits(max_epsilon_per_example=math.inf))
     configs: list[Any] = [
         {"agent-id": i, "fbo-folder": str(folder)}
         for i, folder in enumerate(folders_of(tmp_path))

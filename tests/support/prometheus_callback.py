@@ -32,6 +32,9 @@ def read(folder: Path) -> tuple[Values, Mapping[str, str]]:
         assert found[1] in typed
         labels = dict(LABEL.findall(found[2]))
         common = {name: labels.pop(name) for name in ("study", "method")}
+        if found[1] == "flwr_fbo_epsilon":  # its terms
+            assert labels.keys() >= {"unit", "adjacency", "delta", "trust"}
+            labels = {}
         [last] = labels.values() or [""]
         values[found[1], last] = float(found[3])
     return values, common

@@ -25,7 +25,9 @@ from tests.support.federation import (
     objective_of,
 )
 
-LIMITS = Limits(max_epsilon=3, max_delta=1e-3)
+LIMITS = Limits(max_epsilon_per_client=3, max_delta=1e-3)
+# A bandit protects an example, and needs a limit for one.
+OF_EXAMPLES = Limits(max_epsilon_per_example=3, max_delta=1e-3)
 
 
 AGENT = DPFTSDESettings(num_initial=2, num_features=10, num_candidates=20)

@@ -10,6 +10,7 @@ import pytest
 
 from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure.roster import Roster, SigningKey
 from flwr_fbo.tuner.records.trials_record import FILE_NAME, recorded_settings
@@ -182,4 +183,4 @@ def test_a_sum_is_asked_for_again_after_its_server_app_was_killed(
     for folder in folders:
         with SpendingLedger.held(folder) as ledger:
             assert len(ledger.rows) == 2
-            assert Spent.of(ledger.facts()).epsilon(1e-3) <= 2.0 * (1 + 1e-6)
+            assert Spent.of(CLIENT, ledger.facts()).epsilon(1e-3) <= 2.0 * (1 + 1e-6)

@@ -32,6 +32,7 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.spending_ledger import Charge, Promise, SpendingLedger
 from flwr_fbo.tuner.message_headers import (
     HEADER,
@@ -55,7 +56,7 @@ from tests.support.site_budget import asked_of, study_of
 
 SCHEDULE = Halving(4, (1, 2), parallel=2)
 PRIVACY = PrivateChoice(epsilon=2.0, delta=1e-3)
-LIMITS: UserConfig = {"fbo-max-epsilon": 3.0, "fbo-max-delta": 1e-3}
+LIMITS: UserConfig = {"fbo-max-epsilon-per-client": 3.0, "fbo-max-delta": 1e-3}
 
 
 def _grid(tmp_path: Path, **limits: Any) -> InProcessGrid:
@@ -80,7 +81,7 @@ def _start(grid: InProcessGrid, **options: Any) -> Any:
 
 def _epsilon(tmp_path: Path, client: int = 0) -> float:
     with SpendingLedger.held(tmp_path / str(client)) as ledger:
-        return Spent.of(ledger.facts()).epsilon(1e-3)
+        return Spent.of(CLIENT, ledger.facts()).epsilon(1e-3)
 
 
 def test_ballots_are_charged_as_the_tuner_says(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_what_cannot_be_added_up_is_refused_at_once(
 def test_one_site_that_refuses_is_left_out(tmp_path: Path) -> None:
     grid = _grid(tmp_path)
     first = next(iter(grid.contexts.values()))
-    first.node_config |= {"fbo-max-epsilon": 0.5, "fbo-max-delta": 1e-3}
+    first.node_config |= {"fbo-max-epsilon-per-client": 0.5, "fbo-max-delta": 1e-3}
     _start(grid)
     assert charges_in(tmp_path / "0") == []
     assert _epsilon(tmp_path, 1) > 1.5
@@ -163,7 +164,7 @@ def test_exact_scores_are_refused_whatever_is_promised(
 
 def _tunes_twice() -> InProcessGrid:
     """Return a site without a folder, of an app with `with_tuning` and `tuner_mod`."""
-    limits = Limits(max_epsilon=0.5, max_delta=1e-5)
+    limits = Limits(max_epsilon_per_client=0.5, max_delta=1e-5)
     client_fn = with_tuning(
         lambda _: NumPyClient(), simple_objective, None, limits=limits
     )

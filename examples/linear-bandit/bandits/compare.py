@@ -42,7 +42,7 @@ def played(
     earned: list[float] = []
     app = linear_bandit_app(
         make_environment=lambda context: Counting(context, earned),
-        limits=Limits(max_epsilon=inf, allow_fixed_rows=True),
+        limits=Limits(max_epsilon_per_example=inf, allow_fixed_rows=True),
     )
     # The partition says which bandit a site plays; the id, which agent it is.
     nodes: list[dict[str, bool | float | int | str]]

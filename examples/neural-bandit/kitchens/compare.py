@@ -59,7 +59,8 @@ def played(sites: int, config: dict[str, Any]) -> float:
     """Return the mean reward of the sites in one study."""
     earned: list[float] = []
     app = neural_bandit_app(
-        lambda context: Counting(context, earned), limits=Limits(max_epsilon=inf)
+        lambda context: Counting(context, earned),
+        limits=Limits(max_epsilon_per_example=inf),
     )
     grid = InProcessGrid(app, sites, run_config=config)
     strategy(config, sites).start(grid)
@@ -71,7 +72,7 @@ def played_alone(sites: int, config: dict[str, Any]) -> float:
     earned: list[float] = []
     app = linear_bandit_app(
         make_environment=lambda context: Linear(context, earned),
-        limits=Limits(max_epsilon=inf, allow_fixed_rows=True),
+        limits=Limits(max_epsilon_per_example=inf, allow_fixed_rows=True),
     )
     count = int(config["num-evaluations"])
     releases = ContinualSettings(

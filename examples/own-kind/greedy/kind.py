@@ -1,5 +1,6 @@
 """What such a study keeps, and where the code that shows it is."""
 
+from flwr_fbo.privacy.guarantee import EXAMPLE
 from flwr_fbo.study.kinds import SERVER_FILE, JournalKind, Kind
 
 SITE = JournalKind(
@@ -12,4 +13,4 @@ SITE = JournalKind(
     page="greedy.report:site_page",
 )
 SERVER = JournalKind("greedy-server", SERVER_FILE, ledger="greedy.report:SERVER_LEDGER")
-GREEDY = Kind("epsilon-greedy", (SITE, SERVER))
+GREEDY = Kind("epsilon-greedy", (SITE, SERVER), units=(EXAMPLE,))

@@ -17,7 +17,7 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     return GreedyStudy.from_dict(whole).spent(len(rows))
 
 
-_WHOSE = " of {} agent, for one trial of it"
+_WHOSE = " of {} agent"
 SITE_LEDGER = LedgerView(
     _spent, RELEASE, columns(norm_of_release=norm), _WHOSE.format("this")
 )

@@ -7,6 +7,7 @@ from flwr_fbo._common.fields import FREE, check_fields, fraction, instance, inte
 from flwr_fbo._common.fields import seed as seed_rule
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.study.codec import Config, Instruction, Study, study_id_field
 from greedy.kind import GREEDY
@@ -67,7 +68,8 @@ class GreedyStudy(Study):
         """Return what an agent with so many releases has spent."""
         epsilon = self.releases.epsilon if num_releases else 0.0
         method = "gdp" if num_releases and self.has_noise else "none"
-        return PrivacySpent(epsilon, self.releases.delta, num_releases, method)
+        about = epsilon, self.releases.delta, num_releases, method
+        return PrivacySpent(*about, guarantee=Guarantee(EXAMPLE, "local"))
 
 
 @dataclass(frozen=True)

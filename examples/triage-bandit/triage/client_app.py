@@ -5,7 +5,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import Limits, linear_bandit_app
 
-bandit = linear_bandit_app(limits=Limits(max_epsilon=8.0, max_delta=1e-5))
+bandit = linear_bandit_app(limits=Limits(max_epsilon_per_example=8.0, max_delta=1e-5))
 app = ClientApp()
 
 

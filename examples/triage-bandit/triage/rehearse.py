@@ -67,7 +67,9 @@ def rehearse(
                 if decides:
                     clinic.decide()
 
-    app = linear_bandit_app(limits=Limits(max_epsilon=inf))  # seeded noise, too
+    app = linear_bandit_app(
+        limits=Limits(max_epsilon_per_example=inf)
+    )  # seeded noise, too
     nodes: list[UserConfig] = [
         {"agent-id": i, "fbo-folder": name} for i, name in enumerate(folders.values())
     ]

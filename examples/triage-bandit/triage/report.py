@@ -59,8 +59,7 @@ def report(folder: str) -> str:
     return (
         f"{learning_curve(decisions)}\n\n{value}\n"
         f"True value: {truth.sum(axis=1).mean():.4g}\n\n"
-        f"Privacy: epsilon {spent.epsilon_spent:g} at delta {releases.delta:g} "
-        f"for one decision; {spent.num_releases} releases"
+        f"Privacy: {dict(spent.facts)['Spent']}; {spent.num_releases} releases"
     )
 
 

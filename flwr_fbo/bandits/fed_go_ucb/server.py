@@ -32,6 +32,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.models.langevin_regression import LangevinDynamics
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 from flwr_fbo.study.codec import is_array, is_raw_sum, is_release
 from flwr_fbo.study.server import Server, Step
 
@@ -41,6 +42,8 @@ _log = logging.getLogger("flwr.fbo")
 _LONGEST_STEP = 100.0
 # Before the names of the regression's arrays in the server's state.
 _REGRESSION = "regression-"
+# Terms of the epsilon of an agent's releases.
+_TERMS = Guarantee(EXAMPLE, "local")
 
 
 class FedGOUCBServer(Server):
@@ -331,8 +334,7 @@ class FedGOUCBServer(Server):
         lines += [
             f"{s.privacy.num_synchronisations} releases an agent of "
             f"{rows} x {rows} numbers, {s.privacy.mechanism}",
-            f"epsilon {s.privacy.epsilon:g} at delta {s.privacy.delta:g} for one trial "
-            "of an agent",
+            _TERMS.text(s.privacy.epsilon, s.privacy.delta),
         ]
         if s.privacy.epsilon == math.inf:
             lines.append("NOT PRIVATE: epsilon is infinite, so there is no noise")
@@ -344,6 +346,7 @@ class FedGOUCBServer(Server):
 def spent_by_neural_agent(privacy: NeuralPrivacy, num_releases: int) -> PrivacySpent:
     """Return what an agent has spent that may have released something so often."""
     if num_releases == 0:
-        return PrivacySpent(0.0, privacy.delta, 0, "none")
+        return PrivacySpent(0.0, privacy.delta, 0, "none", guarantee=_TERMS)
     method = "none" if privacy.epsilon == math.inf else "gdp"
-    return PrivacySpent(privacy.epsilon, privacy.delta, num_releases, method)
+    about = privacy.epsilon, privacy.delta, num_releases, method
+    return PrivacySpent(*about, guarantee=_TERMS)

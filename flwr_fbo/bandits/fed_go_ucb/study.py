@@ -21,6 +21,7 @@ from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.kind import NEURAL
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.gaussian import gaussian_mu
+from flwr_fbo.privacy.guarantee import EXAMPLE
 from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.study.codec import (
     Config,
@@ -91,7 +92,7 @@ class FedGOUCBStudy(Study):
         """One charge for all releases of an agent."""
         privacy = self.settings.privacy
         if privacy is None:
-            return Promise()
+            return Promise(unit=EXAMPLE)
         mu = gaussian_mu(privacy.epsilon, privacy.delta)
         return Promise.of_one_mechanism(
             mu, private=self.private, delta=privacy.delta, fixed_rows=False

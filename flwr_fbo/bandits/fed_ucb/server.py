@@ -22,6 +22,7 @@ from flwr_fbo._common.version import __version__
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee, Trust
 from flwr_fbo.study.codec import is_release
 from flwr_fbo.study.server import Server, Step
 
@@ -174,8 +175,7 @@ def lines_of(study: LinearBanditStudy) -> list[str]:
         f"{study.num_agents} agents, dimension {r.dimension}, actions of norm up to "
         f"{r.max_action_norm:g}, rewards in [{low:g}, {high:g}]",
         f"{releases} an agent, {r.mechanism} with {r.calibration} "
-        f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
-        "an agent",
+        f"calibration: {Guarantee(EXAMPLE).text(r.epsilon, r.delta)}",
     ]
     return [*lines, study.warning] if study.warning else lines
 
@@ -184,4 +184,8 @@ def spent_by_agent(study: LinearBanditStudy, num_releases: int) -> PrivacySpent:
     """Return what an agent that has made so many releases has spent."""
     epsilon = study.epsilon_spent(num_releases)
     method = "gdp" if 0 < epsilon < math.inf else "none"
-    return PrivacySpent(epsilon, study.settings.releases.delta, num_releases, method)
+    conditions = (study.promise.condition,) if study.promise.condition else ()
+    trust: Trust = "local" if study.secure is None else "sums"
+    terms = Guarantee(EXAMPLE, trust, conditions)
+    delta = study.settings.releases.delta
+    return PrivacySpent(epsilon, delta, num_releases, method, guarantee=terms)

@@ -39,6 +39,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.bandits.linear.settings import LocalData, geometric_schedule
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 
 # m over L^2, of encoders with bounds that the data fill as usual.
 _MEAN_SQUARE = 0.3
@@ -193,7 +194,9 @@ class SharingPlan:
         if self.pays:
             return [first, f"It pays: {gain}"]
         needs = [
-            "" if epsilon is None else f"epsilon {epsilon:g}",
+            ""
+            if epsilon is None
+            else Guarantee(EXAMPLE).text(epsilon, self.releases.delta),
             "" if agents is None else f"{agents:,} sites",
         ]
         needed = " or ".join(need for need in needs if need)

@@ -15,7 +15,6 @@ from flwr_fbo.bandits.fed_ucb.server import spent_by_agent
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.study.report.ledger_view import (
     RELEASE,
     ROUND,
@@ -35,12 +34,6 @@ def _server_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> Privacy
 def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what this agent has spent: all of its epsilon, from the first release."""
     return spent_by_agent(LinearBanditStudy.from_dict(identity), len(rows))
-
-
-def _condition(identity: Mapping[str, Any], rows: list[LedgerRow]) -> str:
-    """Return the condition of a linear bandit that uses a site's own data."""
-    study = LinearBanditStudy.from_dict({"study_id": "one", **identity})
-    return after_epsilon(study.promise.condition)
 
 
 def _neural_spent(
@@ -69,8 +62,7 @@ LINEAR_SERVER = LedgerView(
         releases_an_agent=_made,
         norm_of_total=lambda row: f"{np.linalg.norm(row.vectors):.4g}",
     ),
-    " of each agent, for one trial of it",
-    condition=_condition,
+    " of each agent",
     study="a linear bandit",
     lengths=_length,
 )
@@ -86,7 +78,7 @@ NEURAL_SERVER = LedgerView(
     _neural_spent,
     ROUND,
     columns(phase=fact("phase")),
-    " of each agent, for one trial of it",
+    " of each agent",
     "gradients and sums were sent without noise, or it was seeded.",
     study="a bandit with a network",
     lengths=_length,
@@ -95,7 +87,6 @@ LINEAR_SITE = LedgerView(
     _site_spent,
     RELEASE,
     columns(norm_of_release=lambda row: norm(row) if row.vectors.size else "masked"),
-    " of this agent, for one trial of it",
-    condition=_condition,
+    " of this agent",
 )
-NEURAL_SITE = replace(LINEAR_SITE, spent=_neural_spent, condition=lambda *_: "")
+NEURAL_SITE = replace(LINEAR_SITE, spent=_neural_spent)

@@ -8,8 +8,9 @@ from typing import Any
 
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.bandits.linear.sharing_plan import SharingPlan
-from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee, of_group, profile_text
 from flwr_fbo.study.report.plan import StudyPlan
 
 # Beyond these only memory and patience of whoever asks would end.
@@ -19,10 +20,17 @@ _HEADINGS = {
     "one_noise": "local_data='released', sums under one noise (mechanism='blocks')",
     "released": "local_data='released', each site's own noise",
 }
+_TERMS = {
+    "own": Guarantee(EXAMPLE, "local", (FINISHED_TABLE,)),
+    "one_noise": Guarantee(EXAMPLE, "sums"),
+    "released": Guarantee(EXAMPLE, "local"),
+}
 _REALISED = (
     "In a running site one outcome changes later actions, and its epsilon may be "
     "larger: there policy.realised_privacy() estimates it."
 )
+# Trials of one person, whose epsilon is shown.
+_GROUPS = (2, 3, 10)
 _NEEDED = ("num_releases", "num_trials", "dimension", "epsilon", "delta")
 
 
@@ -47,10 +55,9 @@ def plan_sharing(
         "one_noise": SharingPlan(blocks, num_agents, num_trials, "released"),
         "released": SharingPlan(own, num_agents, num_trials, "released"),
     }
-    conditions = {"own": FINISHED_TABLE, "one_noise": "", "released": ""}
     promises = {
         name: {
-            "condition": conditions[name],
+            **_TERMS[name].facts(delta),
             "schedule": plan.times,
             "noise_over_signal": plan.noise,
             "worth_in_own_trials": plan.worth,
@@ -62,28 +69,33 @@ def plan_sharing(
         }
         for name, plan in plans.items()
     }
+    groups = {size: of_group(epsilon, delta, size) for size in _GROUPS}
     values = {
         "strategy": strategy,
         "epsilon": epsilon,
-        "delta": delta,
+        "epsilon_of_group": groups,
         "agents": num_agents,
         "trials": num_trials,
         "promises": promises,
     }
+    of_groups = ", ".join(
+        f"{size} trials has {other:.3g}" for size, other in groups.items()
+    )
     lines = [
         f"{num_agents} sites, rewards in [0, 1], encoded actions of dimension "
-        f"{dimension}. A point is a hundredth of the rewards' range, a trial."
+        f"{dimension}. A point is a hundredth of the rewards' range, a trial.",
+        f"A patient with {of_groups}. {profile_text(epsilon, delta)}.",
     ]
     for name, plan in plans.items():
-        shown = ", ".join(map(str, plan.times[:4]))
+        terms, shown = _TERMS[name], ", ".join(map(str, plan.times[:4]))
         lines += [
             "",
             f"{_HEADINGS[name]}.",
-            f"Epsilon {epsilon:g} at delta {delta:g} is for one trial"
-            f"{after_epsilon(conditions[name])}; synchronisations after {shown}"
-            f"{', ...' if len(plan.times) > 4 else ''} trials.",
+            f"Each site spends {terms.text(epsilon, delta)}. It holds {terms.against}.",
+            f"Synchronisations after {shown}{', ...' if len(plan.times) > 4 else ''} "
+            "trials.",
             *(f"{line}." for line in plan.lines()),
         ]
-        if conditions[name]:
+        if terms.conditions:
             lines.append(_REALISED)
     return StudyPlan(values, lines)

@@ -22,6 +22,7 @@ from flwr_fbo.study.report.page import (
     Table,
     journal_page,
 )
+from flwr_fbo.study.report.releases import spent_in_words
 
 
 def policy_page(journal: Journal) -> str:
@@ -76,12 +77,8 @@ def _bandit_page(
     else:
         spent = view.spent(identity, ledger)
         if spent is not None:
-            condition = view.condition(identity, ledger)
-            parts.append(
-                f"{counted(spent.num_releases, 'release')}{view.whose}: epsilon = "
-                f"{spent.epsilon:.4f} at delta = {spent.delta:g}{condition}. All of it "
-                "is spent with the first release."
-            )
+            said = spent_in_words(spent, view.whose)
+            parts.append(f"{said} All of it is spent with the first release.")
         rows = [view.cells(row) for row in ledger]
         parts.append(Table(view.headings, rows, "What has left this site."))
         if not all(row.facts["private"] for row in ledger):

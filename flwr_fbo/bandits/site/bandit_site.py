@@ -77,7 +77,9 @@ class BanditSite(Site[AskedT, BanditT]):
 
         So does a site that decides by itself, unless it has a limit on epsilon.
         """
-        limited = self.limits is not None and self.limits.max_epsilon is not None
+        limited = self.limits is not None and (
+            self.limits.max_epsilon_per_example is not None
+        )
         return self.make_environment is None and not limited
 
     def check_place(self, context: Context, advice: str) -> None:

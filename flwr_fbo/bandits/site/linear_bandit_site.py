@@ -225,7 +225,7 @@ def linear_bandit_app(
     A site that plays at its own pace has no environment. It opens `LinearBanditPolicy`:
 
     >>> from flwr_fbo import Limits
-    >>> limits = Limits(max_epsilon=4.0, max_delta=1e-5)
+    >>> limits = Limits(max_epsilon_per_example=4.0, max_delta=1e-5)
     >>> app = linear_bandit_app(folder="/var/lib/fbo", limits=limits)
 
     Parameters
@@ -240,10 +240,11 @@ def linear_bandit_app(
         ``context.state``, which lasts as long as the run.
     limits : Limits, optional
         Limits on the spending of all studies at a site, and on the cost of a message.
-        The node config may set more, such as ``fbo-max-epsilon``. Without a limit on
-        epsilon, a site without an environment takes part in any *private* study: with
-        unseeded noise and no trigger. With ``Limits(max_epsilon=math.inf)`` it takes
-        part in any study whose messages cost no more than the defaults of `Limits`.
+        The node config may set more, such as ``fbo-max-epsilon-per-example``. Without a
+        limit on the epsilon of an example, a site without an environment takes part in
+        any *private* study: with unseeded noise and no trigger. With
+        ``Limits(max_epsilon_per_example=math.inf)`` it takes part in any study whose
+        messages cost no more than the defaults of `Limits`.
 
     Raises
     ------

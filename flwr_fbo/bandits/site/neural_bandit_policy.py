@@ -33,7 +33,7 @@ class NeuralBanditPolicy(BanditPolicy[RecordedNeuralAgent]):
     ... )
     >>> folders = [tempfile.mkdtemp() for _ in range(2)]
     >>> configs = [{"agent-id": i, "fbo-folder": f} for i, f in enumerate(folders)]
-    >>> app = neural_bandit_app(limits=Limits(max_epsilon=float("inf")))
+    >>> app = neural_bandit_app(limits=Limits(max_epsilon_per_example=float("inf")))
     >>> grid = InProcessGrid(app, num_nodes=2, node_configs=configs)
     >>> settings = FedGOUCBSettings(num_exploration=0)  # phase II only
     >>> strategy = FedGOUCB(

@@ -183,10 +183,10 @@ def neural_bandit_app(
         study has no network.
     limits : Limits, optional
         Limits on the spending of all studies at a site, and on the cost of a message.
-        The node config may set more, such as ``fbo-max-epsilon``. Without limits a site
-        takes part in any study, private or not, whose messages cost no more than the
-        defaults of `Limits`; a site without an environment, and without a limit on
-        epsilon, in private ones only.
+        The node config may set more, such as ``fbo-max-epsilon-per-example``. Without
+        limits a site takes part in any study, private or not, whose messages cost no
+        more than the defaults of `Limits`; a site without an environment, and without a
+        limit on epsilon, in private ones only.
     folder : str or Path, optional
         Absolute path of the folder with the site's journal, for
         `NeuralBanditPolicy.open`. The default is ``fbo-folder`` of the node config,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits.linear.settings import LinearUCBSettings
 from flwr_fbo.bandits.site.realised_privacy import RealisedPrivacy
-from flwr_fbo.privacy.conditions import FINISHED_TABLE, after_epsilon
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 
 if TYPE_CHECKING:
     from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
@@ -103,7 +104,7 @@ class LinearPolicySummary(PolicySummary):
     ...     num_releases=1, dimension=2, epsilon=float("inf"), delta=1e-5
     ... )
     >>> folder = tempfile.mkdtemp()
-    >>> app = linear_bandit_app(limits=Limits(max_epsilon=float("inf")))
+    >>> app = linear_bandit_app(limits=Limits(max_epsilon_per_example=float("inf")))
     >>> grid = InProcessGrid(app, 1, node_configs=[{"fbo-folder": folder}])
     >>> settings = LinearUCBSettings(releases, "own")
     >>> strategy = FedUCB(settings, num_agents=1, interval=0)
@@ -118,8 +119,8 @@ class LinearPolicySummary(PolicySummary):
     Own releases    1 of 1 made, 1 in the sum in use
     Other agents    0 of 0 in the sum in use; their numbers of trials are not sent
     Others' worth   0 more own trials
-    Promised        epsilon inf at delta 1e-05 in all, for one trial, for a ...
-    Spent           epsilon inf, for a finished table
+    Promised        epsilon infinite per example (replaced by another, delta 1e-05)...
+    Spent           epsilon infinite per example (replaced by another, delta 1e-05)...
     ...
 
     Attributes
@@ -178,9 +179,8 @@ class LinearPolicySummary(PolicySummary):
         planned = releases.num_releases
         own = f"{self.num_releases}{'' if planned is None else f' of {planned}'} made"
         others = f"{self.num_others} of {self.max_others} in the sum in use"
-        promised = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
-        fixed_rows = self.settings.fixed_rows
-        condition = after_epsilon(FINISHED_TABLE) if fixed_rows else ""
+        conditions = (FINISHED_TABLE,) if self.settings.fixed_rows else ()
+        terms, delta = Guarantee(EXAMPLE, "local", conditions), releases.delta
         clipped = ", ".join(f"{name} {n}" for name, n in self.outside.items())
         return [
             ("Trials", self.trials_text),
@@ -190,8 +190,8 @@ class LinearPolicySummary(PolicySummary):
             ("Other agents", f"{others}; their numbers of trials are not sent"),
             *([("Left", self.left)] if self.left else []),
             *self._worth,
-            ("Promised", f"{promised} in all, for one trial{condition}"),
-            ("Spent", f"epsilon {self.epsilon_spent:g}{condition}"),
+            ("Promised", terms.text(releases.epsilon, delta)),
+            ("Spent", terms.text(self.epsilon_spent, delta)),
             *self._realised,
         ]
 
@@ -275,11 +275,10 @@ class NeuralPolicySummary(PolicySummary):
         ]
         if privacy is None:
             return lines
-        planned = privacy.num_synchronisations
-        promised = f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g}"
+        planned, terms = privacy.num_synchronisations, Guarantee(EXAMPLE, "local")
         return [
             *lines,
             ("Own releases", f"{self.num_releases} of {planned} made"),
-            ("Promised", f"{promised} in all, for one trial"),
-            ("Spent", f"epsilon {self.epsilon_spent:g}"),
+            ("Promised", terms.text(privacy.epsilon, privacy.delta)),
+            ("Spent", terms.text(self.epsilon_spent, privacy.delta)),
         ]

@@ -39,6 +39,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 from flwr_fbo.privacy.noise import Entropy
 
 Change = Literal["reward", "trial"]
@@ -170,7 +171,8 @@ class BanditAuditPlan(StudyPlan):
         """
         releases = self.settings.releases
         epsilon = gaussian_epsilon(releases.delta, releases.mu)
-        return PrivacySpent(epsilon, releases.delta, releases.max_releases, "mu-GDP")
+        about = epsilon, releases.delta, releases.max_releases, "mu-GDP"
+        return PrivacySpent(*about, guarantee=Guarantee(EXAMPLE, "local"))
 
     def describe(self) -> dict[str, str]:
         """Return what is drawn, in words."""

@@ -90,7 +90,9 @@ def fed_go_ucb(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPla
 
 def federation_tuner(epsilon: float = EPSILON, delta: float = DELTA) -> TunerAuditPlan:
     """Return `FederationTuner`'s: two rungs, in each a choice between two trials."""
-    return TunerAuditPlan.of(PrivateChoice(epsilon, delta), 5, 2)
+    return TunerAuditPlan.of(
+        PrivateChoice(epsilon, delta, allow_large_delta=True), 5, 2
+    )
 
 
 STUDIES: dict[str, Callable[..., StudyPlan]] = {

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
@@ -32,6 +32,7 @@ from flwr_fbo.lab.audit.evidence import LOUDNESS, Evidence, alternating, joined
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, FAULTS
 from flwr_fbo.lab.audit.study_audit import Progress, StreamEntropy, StudyPlan
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, PrivacyUnit
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.tuner.choosers.private import PrivateChooser
@@ -41,7 +42,7 @@ from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts
 
-Absence = Literal["missing", "zeros"]
+Absence = Literal["missing", "zeros", "opposite"]
 Messages = Mapping[int, FloatArray]
 
 _CHUNK = 500
@@ -64,10 +65,12 @@ class TuningAuditPlan(StudyPlan):
         weights. One of them alone audits a single release.
     num_features : int
         M >= 1.
-    absence : {"missing", "zeros"}
-        Form of the canary's absence. The release promises that a missing message counts
-        as zero, so the guarantee covers both; ``"missing"`` also shows whether noise or
-        divisor depend on who answered.
+    absence : {"missing", "zeros", "opposite"}
+        What the other world has in place of the canary's message. The release promises
+        that a missing message counts as zero, so the guarantee covers both;
+        ``"missing"`` also shows whether noise or divisor depend on who answered. With
+        ``"opposite"`` the canary flips: its message is replaced by its negation, the
+        farthest one, and the promise is that of replaced messages.
     """
 
     settings: ReleaseSettings
@@ -102,7 +105,19 @@ class TuningAuditPlan(StudyPlan):
         accountant = ReleaseAccountant(self.settings.subsampling, self.delta)
         for iteration in self.iterations:
             accountant.charge(correct.effective_noise_multiplier(iteration))
-        return accountant.spent()
+        return self._promise_of(accountant)
+
+    def _promise_of(self, accountant: ReleaseAccountant) -> PrivacySpent:
+        """Return what was charged, under the adjacency of the two worlds."""
+        zeroed = accountant.spent(Guarantee(CLIENT, "server"))
+        if self.absence != "opposite":
+            return zeroed
+        return replace(
+            zeroed,
+            epsilon=accountant.epsilon_if_replaced(),
+            epsilon_if_replaced=None,
+            guarantee=Guarantee(PrivacyUnit("client", "replaced"), "server"),
+        )
 
     @cached_property
     def canary(self) -> int:
@@ -201,7 +216,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
         """Epsilon of a whole study at ``delta``: that of one release."""
         accountant = ReleaseAccountant(self.settings.subsampling, self.delta)
         accountant.charge(self.settings.noise_multiplier)
-        return accountant.spent()
+        return self._promise_of(accountant)
 
     @cached_property
     def canary(self) -> int:
@@ -247,24 +262,30 @@ class _Canary:
         if plan.absence == "missing":
             del absent[slot]
         self._q = s.sampling_probability
+        flips = plan.absence == "opposite"
         self.present: list[Messages] = []
-        self.absent: list[Messages] = [absent] * len(plan.iterations)
+        self.absent: list[Messages] = []
         noise_std, shifts = [], []
         signs = alternating(len(plan.iterations))
         for k, (sign, iteration) in enumerate(zip(signs, plan.iterations, strict=True)):
             message = sign * s.message_norm * plan.direction
             self.present.append({**silent, slot: plan.loudness * message})
+            opposite = {**silent, slot: -plan.loudness * message}
+            self.absent.append(opposite if flips else absent)
             std = correct.noise_std(iteration)
             weights = correct.weights(iteration)[slot] * plan.is_in(k)
             shifts.append(np.outer(weights / std, message / self._q))
             noise_std.append(std)
         self._noise_std = np.array(noise_std)[..., None]
-        self._shifts = np.array(shifts)
+        # From what the absent world releases without noise; with sampling it is the
+        # farthest that the worlds can be, and the test is only not the best one.
+        self._centres = -np.array(shifts) * flips
+        self._shifts = np.array(shifts) * (2 if flips else 1)
 
     def evidence(self, released: FloatArray) -> Evidence:
         """Return what an adversary keeps of releases of shape (R, K, P, M)."""
         flat = (*released.shape[:2], -1)
-        noise = (released / self._noise_std).reshape(flat)
+        noise = (released / self._noise_std - self._centres).reshape(flat)
         shifts = np.broadcast_to(self._shifts, released.shape).reshape(flat)
         q = self._q
         return Evidence.of(

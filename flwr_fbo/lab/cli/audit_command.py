@@ -211,9 +211,8 @@ def _lines_of(
         "Test": f"{result.test}",
         "Seen": f"right in {result.true_positives}, wrong in "
         f"{result.false_positives} of the other {result.num_counted} each",
-        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), promised "
-        f"{promised.epsilon:.3f} ({promised.accounting_method}), at delta = "
-        f"{promised.delta:g}",
+        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure)",
+        "Promised": promised.text(".3f"),
         "Verdict": result.verdict,
     }
     if about["planted_fault"] is not None:
@@ -230,7 +229,7 @@ def _values_of(plan: StudyPlan, result: AuditResult) -> dict[str, Any]:
         **{name: getattr(result, name) for name in counts},
         "epsilon_lower": result.epsilon_lower,
         "epsilon_promised": result.promised.epsilon,
-        "delta": result.promised.delta,
+        **result.promised.guarantee.facts(result.promised.delta),
         "violated": result.violated,
         "verdict": result.verdict,
     }

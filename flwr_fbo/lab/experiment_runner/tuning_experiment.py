@@ -303,7 +303,9 @@ def _federated(
 ) -> TuningStrategy:
     task, privacy = experiment.task, curve.privacy(experiment.privacy)
     base, strategy = experiment.base, experiment.strategy
-    options = Privacy(calibration=privacy.calibration, noise_only=noise_only)
+    options = Privacy(
+        calibration=privacy.calibration, noise_only=noise_only, allow_large_delta=True
+    )
     if private:
         options = replace(
             options,
@@ -747,7 +749,7 @@ class TuningExperiment(OptimisationExperiment):
         assert z is not None
         accountant = ReleaseAccountant(q, self.privacy.delta, "moments")
         accountant.charge(z, self.num_evaluations - self.base.agent.num_initial)
-        return accountant.spent().epsilon
+        return accountant.epsilon()
 
     def lengthscale_of(self, method: str) -> float:
         """Return l of a method's messages, where agents send functions."""

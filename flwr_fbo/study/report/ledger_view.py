@@ -61,11 +61,9 @@ class LedgerView:
     columns : dict of callable
         What else is shown of a row, by heading.
     whose : str
-        Whose epsilon it is, in words.
+        Whose releases they are, in words.
     why_not : str
         Why releases are not private.
-    condition : callable
-        Returns what follows the epsilon of some rows: what it does not cover.
     parts : callable
         Returns the rows that are added up, by whose they are: ``whose`` unless named.
     study : str
@@ -80,7 +78,6 @@ class LedgerView:
     columns: Mapping[str, Cell]
     whose: str = ""
     why_not: str = "the noise was seeded, or there was none."
-    condition: Callable[[Mapping[str, Any], list[LedgerRow]], str] = lambda *_: ""
     parts: Callable[[list[LedgerRow]], dict[str, list[LedgerRow]]] = lambda rows: {
         "": rows
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from flwr_fbo._common.text import counted
@@ -17,12 +16,11 @@ NOTHING_RELEASED = "Nothing was released yet."
 def spent_lines(
     spent: PrivacySpent | None,
     whose: str,
-    condition: str,
     ledger: Sequence[LedgerRow],
 ) -> list[str]:
     """Say what the releases have spent, or why there is no epsilon."""
     if spent is not None:
-        return [spent_in_words(spent, whose, condition)]
+        return [spent_in_words(spent, whose)]
     return [
         "There is no epsilon: the releases have no privacy guarantee."
         if ledger
@@ -30,14 +28,12 @@ def spent_lines(
     ]
 
 
-def spent_in_words(spent: PrivacySpent, whose: str, condition: str) -> str:
-    """Return what was spent as a sentence."""
-    epsilon = "infinite" if math.isinf(spent.epsilon) else f"{spent.epsilon:.4f}"
+def spent_in_words(spent: PrivacySpent, whose: str) -> str:
+    """Return what was spent as a sentence, with its terms."""
     releases = counted(spent.num_releases, "release")
-    return (
-        f"{releases}{whose}: epsilon = {epsilon} at delta = {spent.delta:g} "
-        f"({spent.accounting_method}){condition}."
-    )
+    against = spent.guarantee.against
+    held = f"; it holds {against}" if against else ""
+    return f"{releases}{whose}: {spent.text('.4f')}{held}."
 
 
 def releases_section(view: LedgerView, ledger: Sequence[LedgerRow]) -> Section:

@@ -9,6 +9,7 @@ from typing import Any
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, delta_warning
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import Charge, Promise
@@ -64,12 +65,13 @@ class NoisyChooser(Chooser):
         """Log what epsilon covers, and what it does not."""
         super().say()
         _log.info(
-            "epsilon=%g at delta=%g covers what the releases reveal of a client's "
-            "scores, given the models; it does not cover the training of the models "
-            "on the client's data",
-            self.settings.epsilon,
-            self.settings.delta,
+            "%s covers what the releases reveal of a client's scores, given the "
+            "models; it does not cover the training of the models on the client's data",
+            Guarantee(CLIENT).text(self.settings.epsilon, self.settings.delta),
         )
+        about = self.settings.delta, self._planned.num_agents, CLIENT
+        if too_large := delta_warning(*about):
+            _log.warning("%s.", too_large)
 
     def promise(self, first_rung: int) -> Promise:
         """Return what the rungs from one on, from 0, release of a client."""

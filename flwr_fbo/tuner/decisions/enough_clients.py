@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners
 from flwr_fbo.tuner.private_choice import PrivateChoice
 
@@ -72,13 +73,13 @@ def too_few_clients(
     if lost <= _TOO_MUCH:
         return ""
     enough = enough_to_gain(sizes, num_agents, privacy)
-    would_do = ""
+    would_do, told = "", Guarantee(CLIENT).text(privacy.epsilon, privacy.delta)
     if enough:
         would_do = (
             f" With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be lost."
         )
     return (
-        f"Too few clients for epsilon {privacy.epsilon:g}: even if all {num_agents} "
+        f"Too few clients for {told}: even if all {num_agents} "
         "agree, and rank the app's defaults last, about "
         f"{100 * lost:.0f} % of what the best trial gains over them is lost, and they "
         f"are chosen in about {100 * kept:.0f} of 100 tuners.{would_do}"
@@ -96,7 +97,7 @@ def enough_to_gain(
     for epsilon in _round_numbers_above(privacy.epsilon):
         more = replace(privacy, epsilon=epsilon)
         if lost_if_all_agree(sizes, num_agents, more)[0] <= LITTLE:
-            enough.append(f"epsilon {epsilon:g}")
+            enough.append(Guarantee(CLIENT).text(epsilon, privacy.delta))
             break
     for number in _round_numbers_above(num_agents):
         if number.is_integer() and (

@@ -16,6 +16,8 @@ from flwr_fbo.journal.journal_file import JournalError, has_journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, Trust
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates.candidates import Candidates
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
@@ -275,7 +277,8 @@ def recorded_spent(
     # Each rung once, in the order of their release.
     for row in rows:
         accountant.charge(row.facts["noise_multiplier"])
-    return accountant.spent()
+    trust: Trust = "sums" if "aggregation" in identity else "server"
+    return accountant.spent(Guarantee(CLIENT, trust, (WITHOUT_TRAINING,)))
 
 
 def metric_in_words(metric: str | Mapping[str, float]) -> str:

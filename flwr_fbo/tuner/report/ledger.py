@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.ledger_view import LedgerView, committed, fact
 from flwr_fbo.tuner.records.trials_record import recorded_spent
 
@@ -31,5 +30,4 @@ TUNER = LedgerView(
     },
     " by a tuner",
     "the server read exact scores, or the noise was seeded.",
-    condition=lambda *_: after_epsilon(WITHOUT_TRAINING),
 )

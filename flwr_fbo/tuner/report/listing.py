@@ -7,7 +7,6 @@ from typing import Any
 
 from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.conditions import WITHOUT_TRAINING, after_epsilon
 from flwr_fbo.study.report.listing import Listing
 from flwr_fbo.study.report.page import params_text
 from flwr_fbo.study.report.releases import spent_in_words
@@ -46,8 +45,7 @@ def tuner_listing(journal: Journal) -> Listing:
     final = found.final(metric) if rungs and found.is_decided else None
     if final is not None:
         values["final"] = {"round": final[0], "value": final[1]}
-    values["epsilon"] = None if spent is None else spent.epsilon
-    values["condition"] = "" if spent is None else WITHOUT_TRAINING
+    values |= {"epsilon": None} if spent is None else spent.to_json()
     notes = [
         f"Trial 0 is the app's own. A score is {score_in_words(identity)}.",
         f"{len(rungs)} of {found.num_rungs} rungs are decided.",
@@ -62,7 +60,7 @@ def tuner_listing(journal: Journal) -> Listing:
         elif found.exact_metrics is False:
             notes.append(f"{metric} of the trained model stays at the clients.")
     if spent is not None:
-        notes.append(spent_in_words(spent, "", after_epsilon(WITHOUT_TRAINING)))
+        notes.append(spent_in_words(spent, ""))
     if reason:
         notes.append(f"NOT PRIVATE: {reason}")
     rows = found.rows()

@@ -138,8 +138,7 @@ def _score_name(identity: Mapping[str, Any]) -> str:
 def _privacy(
     identity: Mapping[str, Any], ledger: list[LedgerRow], found: FederationResult
 ) -> Section:
-    condition = TUNER.condition(identity, ledger)
-    lines = spent_lines(found.privacy_spent, TUNER.whose, condition, ledger)
+    lines = spent_lines(found.privacy_spent, TUNER.whose, ledger)
     if found.privacy_spent is not None:
         lines.append(_COVERED)
         if identity["privacy"]["noise_only"]:

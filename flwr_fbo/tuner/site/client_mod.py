@@ -59,7 +59,8 @@ def tuner_mod(
       for the exact score of any setting. Its ``train`` replies have what is listed
       below, and no other number.
     - Ballots count in the site's own ledger of what it has spent, where its node config
-      has an ``fbo-folder``, and its limits (``fbo-max-epsilon`` and its like) hold.
+      has an ``fbo-folder``, and its limits (``fbo-max-epsilon-per-client`` and its
+      like) hold.
     - A trial that raises an exception at this client does not touch the others. The
       exception is logged here; only its type is sent. Of an error that the app gives
       as its reply only the code is.

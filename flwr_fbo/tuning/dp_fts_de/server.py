@@ -15,7 +15,13 @@ from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.gaussian import large_delta
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    Guarantee,
+    PrivacyUnit,
+    Trust,
+    delta_warning,
+)
 from flwr_fbo.privacy.release import PlannedRelease, Release
 from flwr_fbo.privacy.spending_ledger import Charge
 from flwr_fbo.study.server import Server, Step
@@ -143,7 +149,7 @@ class DPFTSDEServer(Server):
                 if charge.noise_multiplier == 0:
                     return max_epsilon < math.inf
                 accountant.charge(charge.noise_multiplier)
-            return accountant.spent().epsilon > max_epsilon
+            return accountant.epsilon() > max_epsilon
 
         # Each release adds to epsilon.
         num_affordable = bisect_left(range(1, len(charges) + 1), True, key=exceeds)
@@ -242,12 +248,21 @@ class DPFTSDEServer(Server):
         Infinite where the releases had no noise; 0 where they carried no agent's
         contribution.
         """
-        settings = self.release.settings
-        if settings.noise_only or not self.ledger:
-            return PrivacySpent(0.0, self.delta, len(self.ledger), "none")
-        if settings.noise_multiplier == 0:
-            return PrivacySpent(math.inf, self.delta, len(self.ledger), "none")
-        return self._accountant.spent()
+        settings, terms = self.release.settings, self.guarantee
+        is_free = settings.noise_only or not self.ledger
+        if is_free or settings.noise_multiplier == 0:
+            epsilon = 0.0 if is_free else math.inf
+            about = epsilon, self.delta, len(self.ledger), "none"
+            return PrivacySpent(*about, guarantee=terms)
+        return self._accountant.spent(terms)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Terms of the releases' epsilon."""
+        is_replaced = self.release.settings.sampling == "fixed-size"
+        unit = PrivacyUnit("client", "replaced") if is_replaced else CLIENT
+        trust: Trust = "server" if isinstance(self.release, Release) else "sums"
+        return Guarantee(unit, trust)
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
@@ -277,9 +292,6 @@ class DPFTSDEServer(Server):
             lines.append("NOT PRIVATE: noise_multiplier is 0, nothing is protected")
         elif not self.release.private:
             lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
-        elif self.delta > large_delta(s.num_agents):
-            lines.append(
-                f"WARNING: delta = {self.delta:.2g} would let a site's whole message "
-                f"leak in that share of studies; choose far below 1/{s.num_agents}"
-            )
+        elif too_large := delta_warning(self.delta, s.num_agents, CLIENT):
+            lines.append(f"WARNING: {too_large}")
         return lines

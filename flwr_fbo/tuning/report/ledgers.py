@@ -10,6 +10,7 @@ import numpy as np
 
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, PrivacyUnit, Trust
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.study.report.ledger_view import ROUND, LedgerView, columns, fact, norm
 
@@ -21,7 +22,8 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
     if delta is None or min(charges) <= 0:
         return None
     if all(row.facts["noise_only"] for row in rows):
-        return PrivacySpent(0.0, delta, len(rows), "noise-only")
+        none = 0.0, delta, len(rows), "noise-only"
+        return PrivacySpent(*none, guarantee=Guarantee(CLIENT))
     names = ("sampling", "sample_size", "population_size")
     subsampling = Subsampling(*(rows[0].facts[name] for name in names))
     accountant = ReleaseAccountant(subsampling, delta, method)
@@ -29,7 +31,11 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
         charges = charges[:1]
     for charge in charges:
         accountant.charge(charge)
-    return accountant.spent()
+    is_replaced = subsampling.sampling == "fixed-size"
+    unit = PrivacyUnit("client", "replaced") if is_replaced else CLIENT
+    is_summed = rows[0].facts.get("aggregation") == "secure"
+    trust: Trust = "sums" if is_summed else "server"
+    return accountant.spent(Guarantee(unit, trust))
 
 
 TUNING = LedgerView(

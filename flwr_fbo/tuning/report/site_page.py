@@ -22,6 +22,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import has_journal
 from flwr_fbo.journal.tables import Trial, TrialSource
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     NOTES,
@@ -31,7 +32,7 @@ from flwr_fbo.privacy.spending_ledger import (
     notes_of,
 )
 from flwr_fbo.privacy.spending_ledger import FILE_NAME as LEDGER_NAME
-from flwr_fbo.study.conditions import conditions_of
+from flwr_fbo.study.conditions import total_guarantee, totals_of
 from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import (
     FOR_THE_SITE,
@@ -92,10 +93,11 @@ def privacy_section(journal: Journal) -> Section:
     promise = from_json(Promise, journal.identity["promise"])
     notes = notes_of(journal.load_array(NOTES))
     delta = DEFAULT_DELTA if promise.delta is None else promise.delta
+    terms = Guarantee(promise.unit)
     promised = Spent((promise.charges,), promise.num_releases)
     rows = [
-        ("promised by this study", promised.num_releases, promised.text(delta)),
-        ("charged in this study", *_charged(notes, delta)),
+        ("promised by this study", promised.num_releases, promised.text(delta, terms)),
+        ("charged in this study", *_charged(notes, delta, promise.unit)),
     ]
     path = journal.path
     ledger = None if path is None else path.with_name(LEDGER_NAME)
@@ -103,22 +105,24 @@ def privacy_section(journal: Journal) -> Section:
         with Journal.snapshot(ledger) as kept:
             owner = int(journal.identity["slot"])
             every = SpendingLedger(kept).facts(owner)
-        named = f"charged in all studies{conditions_of(every)}"
-        rows.append((named, *_charged(every, delta)))
+        for unit in totals_of(every):
+            rows.append(("charged in all studies", *_charged(every, delta, unit)))
     parts: list[Part] = []
     if not promise.private:
         parts.append("NOT PRIVATE: this study promises no epsilon.")
     caption = (
-        f"Epsilon at delta {delta:g}. Limits are in the site's node config, which "
-        "`flwr-fbo check-site` reads, and in its app."
+        "Limits are in the site's node config, which `flwr-fbo check-site` reads, and "
+        "in its app."
     )
-    parts.append(Table(("what", "releases", "epsilon"), rows, caption))
+    parts.append(Table(("what", "releases", "spent"), rows, caption, numeric=False))
     return Section("Privacy spent", parts)
 
 
-def _charged(facts: Sequence[Facts], delta: float) -> tuple[int, str]:
-    spent = Spent.of(facts)
-    return spent.num_releases, spent.text(delta)
+def _charged(
+    facts: Sequence[Facts], delta: float, unit: PrivacyUnit
+) -> tuple[int, str]:
+    spent = Spent.of(unit, facts)
+    return spent.num_releases, spent.text(delta, total_guarantee(facts, unit))
 
 
 def _best(

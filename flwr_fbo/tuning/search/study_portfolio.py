@@ -30,6 +30,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import refuse, require, require_all
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.space.axes import nearest_number
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.study.codec import read_json
@@ -107,7 +108,8 @@ class PortfolioSource:
             return f"{clients}, NOT PRIVATE"
         if not self.epsilon:
             return f"{clients}, no client's scores"
-        return f"{clients}, epsilon {self.epsilon:.2f} at delta {self.delta:g} each"
+        assert self.delta is not None
+        return f"{clients}, {Guarantee(CLIENT).text(self.epsilon, self.delta, '.2f')}"
 
 
 @dataclass(frozen=True)

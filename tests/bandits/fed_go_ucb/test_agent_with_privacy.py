@@ -265,7 +265,10 @@ def test_real_noise_is_private_and_epsilon_reported(tmp_path: Path) -> None:
         assert shown.exit_code == 0, shown.output
         assert "NOT PRIVATE" not in shown.output
         assert "2 releases" in shown.output
-        assert "epsilon = 4.0000 at delta = 0.001" in shown.output
+        assert (
+            "epsilon 4.0000 per example (replaced by another, delta 0.001)"
+            in shown.output
+        )
 
 
 @pytest.mark.parametrize(
@@ -275,7 +278,9 @@ def test_real_noise_is_private_and_epsilon_reported(tmp_path: Path) -> None:
 def test_a_site_refuses_what_promises_less(
     settings: FedGOUCBSettings, noise_seed: int | None
 ) -> None:
-    app = neural_bandit_app(make_environment, limits=Limits(4.0, 1e-3))
+    app = neural_bandit_app(
+        make_environment, limits=Limits(max_epsilon_per_example=4.0, max_delta=1e-3)
+    )
     with pytest.raises(Exception, match="takes no part"):
         strategy_of(settings, noise_seed=noise_seed).start(InProcessGrid(app, N))
     with pytest.raises(Exception, match="is not private"):

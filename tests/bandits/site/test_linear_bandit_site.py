@@ -57,7 +57,7 @@ from tests.support.federation import charges_in
 from tests.support.killing import NUM_KILLS, killed_in
 
 # Takes part in any study.
-ANY = Limits(max_epsilon=math.inf)
+ANY = Limits(max_epsilon_per_example=math.inf)
 
 
 def test_rewards_are_in_the_next_release_however_late(
@@ -230,17 +230,32 @@ def test_the_ledger_of_a_site_promises_nothing_with_a_trigger(tmp_path: Path) ->
     )
     site.answer(context, [], asked.to_config())
     said = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)]).output
-    assert "1 release of this agent, for one trial of it: epsilon = inf" in said
+    assert "1 release of this agent: epsilon infinite per example" in said
+
+
+def _most(epsilon: float, delta: float = 0.1) -> Limits:
+    return Limits(max_epsilon_per_example=epsilon, max_delta=delta)
 
 
 LIMITS: list[tuple[Limits | None, LinearUCBSettings, int | None, str]] = [
     (None, replace(SETTINGS, releases=NOT_PRIVATE), None, "not private"),
     (None, SETTINGS, None, ""),
-    (Limits(29, 0.1), SETTINGS, None, r"epsilon>=30 at max_delta=0.1, and max_epsil"),
-    (Limits(30, 0.1), SETTINGS, None, ""),
-    (Limits(30, 0.1), CASES["raw"], None, "promises less"),
-    (Limits(30, 0.01), SETTINGS, None, r"epsilon>=3\d\.\d+ at max_delta=0.01"),
-    (Limits(30, 0.1), SETTINGS, NOISE_SEED, "not private"),
+    (_most(29), SETTINGS, None, r"epsilon 30 per example \(.*0\.1\), and max_epsil"),
+    (_most(30), SETTINGS, None, ""),
+    (_most(30), CASES["raw"], None, "promises less"),
+    (
+        _most(30, 0.01),
+        SETTINGS,
+        None,
+        r"epsilon 3\d\.\d+ per example \(.* delta 0.01\)",
+    ),
+    (_most(30), SETTINGS, NOISE_SEED, "not private"),
+    (
+        Limits(max_epsilon_per_client=30, max_delta=0.1),
+        SETTINGS,
+        None,
+        "a client alone",
+    ),
     (ANY, replace(SETTINGS, releases=NOT_PRIVATE), None, ""),
 ]
 

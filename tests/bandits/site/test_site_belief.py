@@ -182,10 +182,16 @@ def test_a_total_that_is_too_large_changes_next_to_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("limits", "refused"),
     [
-        (Limits(1.0, 1e-5), True),
-        (Limits(1.0, 1e-5, allow_fixed_rows=True), False),
-        (Limits(0.9, 1e-5, allow_fixed_rows=True), True),
-        (Limits(math.inf), False),
+        (Limits(max_epsilon_per_example=1.0, max_delta=1e-5), True),
+        (
+            Limits(max_epsilon_per_example=1.0, max_delta=1e-5, allow_fixed_rows=True),
+            False,
+        ),
+        (
+            Limits(max_epsilon_per_example=0.9, max_delta=1e-5, allow_fixed_rows=True),
+            True,
+        ),
+        (Limits(max_epsilon_per_example=math.inf), False),
         (None, False),
     ],
 )

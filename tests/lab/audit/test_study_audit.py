@@ -1,7 +1,7 @@
 """The audit of whole studies: no false alarm, and every planted fault."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from flwr_fbo.lab.audit.default_studies import (
     dp_fts_de,
     fed_vote,
     fed_warm_start,
+    federation_tuner,
 )
 from flwr_fbo.lab.audit.planted_faults import (
     COHORT_FAULTS,
@@ -24,6 +25,7 @@ from flwr_fbo.lab.audit.planted_faults import (
 from flwr_fbo.lab.audit.study_audit import AuditTest, StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.guarantee import PrivacyUnit
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
@@ -222,6 +224,24 @@ def test_an_undefined_release_is_told_from_a_defined_one() -> None:
     found = audit(one_release(absence="zeros"), StreamEntropy(0), DividesByZero)
     assert found.violated
     assert found.false_positives == 0
+
+
+@pytest.mark.parametrize("make", [fed_vote, fed_warm_start, federation_tuner])
+def test_a_message_that_flips_is_twice_as_far_as_zeros(
+    make: Callable[..., TuningAuditPlan],
+) -> None:
+    """It shows more than is promised for zeros, and no more than for another one."""
+    zeroed = replace(make(epsilon=0.7), num_draws=2000, absence="zeros")
+    flipped = replace(zeroed, absence="opposite")
+    assert flipped.promised.guarantee.unit == PrivacyUnit("client", "replaced")
+    assert flipped.promised.epsilon == zeroed.promised.epsilon_if_replaced
+    least = zeroed.promised.epsilon
+    result = audit(flipped, StreamEntropy(5))
+    assert least < result.epsilon_lower < flipped.promised.epsilon
+    assert audit(zeroed, StreamEntropy(5)).epsilon_lower < least
+    # A fault is found in this adjacency too.
+    quiet = audit(flipped, StreamEntropy(5), flipped.faults["half-noise"])
+    assert quiet.violated
 
 
 # --- The bound

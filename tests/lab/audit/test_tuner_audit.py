@@ -38,7 +38,7 @@ def test_a_whole_run_releases_what_the_audit_draws() -> None:
 
     Two rungs, from their ballots to the record: nothing else that depends on a ballot.
     """
-    privacy = PrivateChoice(EPSILON, DELTA)
+    privacy = PrivateChoice(EPSILON, DELTA, allow_large_delta=True)
     schedule = Halving(4, (1, 2))
     grid = RecordingGrid(message_app(), NUM_CLIENTS, run_config=RUN_CONFIG)
     result = tuner(privacy=privacy, schedule=schedule).start(

@@ -395,7 +395,7 @@ def test_the_error_is_drawn_against_the_papers_epsilon(
     np.testing.assert_allclose(y, [1 - np.mean(LOW), 1 - np.mean(HIGH)], rtol=1e-6)
     accountant = ReleaseAccountant(0.35, 1e-2, "moments")
     accountant.charge(1.0, 2)
-    assert x[1] == pytest.approx(accountant.spent().epsilon)
+    assert x[1] == pytest.approx(accountant.epsilon())
     labels = axes.get_legend_handles_labels()[1]
     assert "DP-FTS-DE, z" in labels
     assert "noise-only: 0.4900" in labels

@@ -8,6 +8,7 @@ import pytest
 
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.survivors import survivors
 from flwr_fbo.tuner.private_choice import PrivateChoice
@@ -27,7 +28,7 @@ def _spent(chooser: PrivateChooser, num_rungs: int) -> PrivacySpent:
     for rung in range(num_rungs):
         facts = chooser.choose(rung, _ballots(0), K).facts
         accountant.charge(facts["noise_multiplier"])
-    return accountant.spent()
+    return accountant.spent(Guarantee(CLIENT, "server"))
 
 
 def _ballots(best: int, num_ballots: int = N) -> dict[int, Any]:

@@ -24,6 +24,7 @@ from scipy.stats import kstest
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.roster import Roster, SigningKey
@@ -164,7 +165,11 @@ def test_it_chooses_as_a_trusted_server_does(tmp_path: Path) -> None:
     assert [r.survivors for r in result.rungs] == [r.survivors for r in trusted.rungs]
     for secure, plain in zip(result.rungs, trusted.rungs, strict=True):
         np.testing.assert_allclose(secure.scores, plain.scores, atol=0.1)
-    assert result.privacy_spent == trusted.privacy_spent
+    spent, in_trust = result.privacy_spent, trusted.privacy_spent
+    assert spent is not None
+    assert in_trust is not None
+    assert spent.epsilon == in_trust.epsilon
+    assert (spent.guarantee.trust, in_trust.guarantee.trust) == ("sums", "server")
     assert _summed(tmp_path) == [list(range(NUM_CLIENTS))] * 2
     assert [f["exchange"] for f in grid.asked[::NUM_CLIENTS]] == [1, 2, 3, 4, 5] * 2
 
@@ -291,7 +296,7 @@ def test_a_ballot_is_charged_once(tmp_path: Path) -> None:
     assert spent is not None
     with SpendingLedger.held(tmp_path / "3") as ledger:
         assert len(ledger.rows) == 2
-        told = Spent.of(ledger.facts()).epsilon(1e-3)
+        told = Spent.of(CLIENT, ledger.facts()).epsilon(1e-3)
         assert told == pytest.approx(spent.epsilon, rel=1e-6)
 
 
@@ -301,7 +306,7 @@ def test_a_killed_server_asks_for_the_same_sum(
 ) -> None:
     """In the last exchange, which half of the clients have answered."""
     # What was summed, and what is left to sum: no more is promised to the sites.
-    more: dict[str, Any] = {"fbo-max-epsilon": 1000.0, "fbo-max-delta": 1e-3}
+    more: dict[str, Any] = {"fbo-max-epsilon-per-client": 1000.0, "fbo-max-delta": 1e-3}
     if with_folders:
         more["fbo-folder"] = lambda n: str(tmp_path / str(n))
     grid = _grid(_configs(**more))

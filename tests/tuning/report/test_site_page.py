@@ -151,9 +151,9 @@ def test_a_page_has_what_the_site_was_charged(tmp_path: Path) -> None:
         ("charged in all studies", [Charge(2.0), Charge(3.0)]),
     ):
         epsilon = f"{composed_epsilon(charges, 1e-4):.4g}"
-        cells = rf"{what}</t[hd]>\s*<td[^>]*>{len(charges)}</td>\s*<td[^>]*>{epsilon}<"
+        cells = rf"{what}</t[hd]>\s*<td[^>]*>{len(charges)}</td>\s*<td[^>]*>epsilon "
+        cells += rf"{epsilon} per client \(message or zeros, delta 0.0001\)<"
         assert re.search(cells, text), what
-    assert "Epsilon at delta 0.0001." in text
     assert "NOT PRIVATE" not in text
     assert "NOT PRIVATE: this study promises no epsilon." in _text(
         _journal(tmp_path / "open", 5)

@@ -1,4 +1,4 @@
-"""Wherever an epsilon is shown, its condition follows it in the same words."""
+"""Wherever an epsilon is shown, its terms and condition follow it in the same words."""
 
 from __future__ import annotations
 
@@ -31,16 +31,38 @@ from flwr_fbo.privacy.conditions import (
     FINISHED_TABLE,
     WITHOUT_TRAINING,
 )
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, charge_facts
 from flwr_fbo.study.callbacks import Started
-from flwr_fbo.study.conditions import condition_of, conditions_of
+from flwr_fbo.study.conditions import condition_of, total_guarantee
 from flwr_fbo.tuner.message_headers import KIND
 from flwr_fbo.tuner.private_choice import PrivateChoice
 from tests.support.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
 from tests.support.pages import page
 
-# An epsilon that is a number of a study, and not the name of something.
-EPSILON = re.compile(r"epsilon:? (?:= )?[0-9.]+|epsilon infinite")
+# An epsilon that is a number of a study, and not the name of something; and what must
+# follow it: unit of privacy, adjacency and delta.
+EPSILON = re.compile(r"[Ee]psilon:?\s*=?\s*(?:>= )?(?:[0-9][0-9.]*|infinite|inf\b)")
+_PER = {
+    "client": r"per client \((?:message or zeros|message replaced by another)",
+    "example": r"per example \(replaced by another",
+}
+TERMS = {
+    unit: re.compile(
+        rf"epsilon (?:>= )?(?:\S+) {words}, delta [0-9.e-]+(?:; \S+ if replaced by "
+        r"another)?\)"
+    )
+    for unit, words in _PER.items()
+}
+
+
+def assert_no_bare_epsilon(text: str, *units: str) -> None:
+    """Assert that each epsilon in a text has its terms, of one of these units."""
+    found = [match.start() for match in EPSILON.finditer(text)]
+    allowed = units or tuple(TERMS)
+    for start in found:
+        near = text[start : start + 160]
+        assert any(TERMS[unit].match(near) for unit in allowed), near
 
 
 def printed(*arguments: object) -> str:
@@ -52,6 +74,7 @@ def printed(*arguments: object) -> str:
 
 def assert_each_has(text: str, condition: str) -> None:
     """Assert that the condition, and no other, is on each line with an epsilon."""
+    assert_no_bare_epsilon(text)
     lines = [line for line in text.splitlines() if EPSILON.search(line)]
     assert lines, text
     for line in lines:
@@ -114,6 +137,7 @@ class Study:
         return study.start(grid, num_rounds=3, folder=self.server, host=host)
 
 
+UNITS = {"tuner": "client", "own": "example", "released": "example", "vote": "client"}
 CONDITIONS = {
     "tuner": WITHOUT_TRAINING,
     "own": FINISHED_TABLE,
@@ -137,19 +161,25 @@ def test_all_that_a_study_shows_has_its_condition(
 ) -> None:
     condition, site = CONDITIONS[name], study.sites[0]
     assert_each_has(study.result, condition)
+    assert_no_bare_epsilon(study.log, UNITS[name])
+    assert_no_bare_epsilon(study.result, UNITS[name])
     joined = [t for t in study.log.splitlines() if t.startswith("joined study")]
     assert len(joined) == NUM_CLIENTS
     promised = [line.partition("; spent before")[0] for line in joined]
     assert_each_has("\n".join(promised), condition)
-    spent = [t for t in study.log.splitlines() if re.search("spent.* epsilon = ", t)]
+    spent = [t for t in study.log.splitlines() if re.search("spent in .* epsilon ", t)]
     assert bool(spent) == (name != "tuner")  # whose log prints its result
     for line in spent:
         assert_each_has(line, condition)
     for folder in (study.server, site):
         assert_each_has(printed("ledger", "show", folder), condition)
         for ledger in json.loads(printed("ledger", "show", folder, "--json")):
-            if ledger["epsilon"] is not None:
-                assert ledger["condition"] == condition
+            for total in ledger["spent"]:
+                assert total["conditions"] == ([condition] if condition else [])
+                assert total["unit"] == UNITS[name]
+                adjacency = "zeroed" if UNITS[name] == "client" else "replaced"
+                assert total["adjacency"] == adjacency
+                assert 0 < total["delta"] < 0.01
     assert_each_has(page(study.server, tmp_path / "server.html"), condition)
     config = f'agent-id=0 fbo-folder="{site}"'
     [line] = [t for t in printed("check-site", config).splitlines() if " ledger " in t]
@@ -160,9 +190,14 @@ def test_all_that_a_study_shows_has_its_condition(
         for line in file.read_text().splitlines()
         if line.startswith("flwr_fbo_epsilon{")
     ]
-    label = f'condition="{condition}"' if condition else "condition"
+    label = f'conditions="{condition}"' if condition else "conditions"
     assert values
-    assert all((label in line) == bool(condition) for line in values)
+    for line in values:
+        assert (label in line) == bool(condition)
+        assert f'unit="{UNITS[name]}"' in line
+        assert 'adjacency="' in line
+        assert 'delta="' in line
+        assert 'trust="' in line
 
 
 def test_the_next_study_says_what_the_epsilon_before_does_not_cover(
@@ -175,10 +210,15 @@ def test_the_next_study_says_what_the_epsilon_before_does_not_cover(
         ledger.record(("tuning", "c"), 1, Charge(9.0), owner=0)
         ledger.record((KIND, "d"), 1, Charge(9.0), owner=1)
     study = Study(tmp_path, "vote", caplog)
-    said = [t for t in study.log.splitlines() if "spent before: epsilon 0;" not in t]
+    said = [t for t in study.log.splitlines() if "spent before in 0" not in t]
     [line] = [t for t in said if t.startswith("joined study")]
-    both = f" in 4 releases, {FINISHED_TABLE}, {WITHOUT_TRAINING}; limits: none"
-    assert both in line
+    assert "spent before in 4 releases: epsilon " in line
+    assert_no_bare_epsilon(line)
+    client, example = line.partition("spent before")[2].split(" and ")
+    assert TERMS["client"].search(client)
+    assert client.endswith(f", {WITHOUT_TRAINING}")
+    assert TERMS["example"].search(example)
+    assert f", {FINISHED_TABLE}, {WITHOUT_TRAINING}; limits: none" in example
 
 
 def test_a_tuners_record_is_shown_with_the_condition(
@@ -187,7 +227,9 @@ def test_a_tuners_record_is_shown_with_the_condition(
     study = Study(tmp_path, "tuner", caplog)
     assert_each_has(printed("show", study.server), WITHOUT_TRAINING)
     shown = json.loads(printed("show", study.server, "--json"))
-    assert shown["condition"] == WITHOUT_TRAINING
+    assert shown["conditions"] == [WITHOUT_TRAINING]
+    assert (shown["unit"], shown["adjacency"]) == ("client", "zeroed")
+    assert shown["trust"] == "server"
 
 
 def test_a_site_shows_its_bandit_with_the_condition(
@@ -206,7 +248,8 @@ def test_a_page_of_a_site_names_what_all_studies_do_not_cover(
         ledger.record((KIND, "a"), 1, Charge(9.0), owner=0)
     site = Study(tmp_path, "vote", caplog).sites[0]
     text = page(next(site.glob("study-*.sqlite")), tmp_path / "a.html")
-    assert f"charged in all studies, {WITHOUT_TRAINING}" in text
+    assert_no_bare_epsilon(text, "client")
+    assert f"), {WITHOUT_TRAINING}<" in text
 
 
 def test_trackers_log_the_condition() -> None:
@@ -218,9 +261,13 @@ def test_trackers_log_the_condition() -> None:
 
     noted: dict[str, str] = {}
     Noted().on_start(Started("a", "FedVote", {}, 0))
-    assert "epsilon-condition" not in noted
-    Noted().on_start(Started("a", "FederationTuner", {}, 0, WITHOUT_TRAINING))
-    assert noted["epsilon-condition"] == WITHOUT_TRAINING
+    assert not [name for name in noted if name.startswith("epsilon")]
+    terms = Guarantee(CLIENT, "server", (WITHOUT_TRAINING,)).facts(1e-3)
+    Noted().on_start(Started("a", "FederationTuner", {}, 0, terms))
+    assert noted["epsilon-conditions"] == json.dumps([WITHOUT_TRAINING])
+    assert noted["epsilon-unit"] == "client"
+    assert noted["epsilon-adjacency"] == "zeroed"
+    assert noted["epsilon-delta"] == "0.001"
 
 
 def test_a_plan_of_a_bandit_names_its_epsilon_and_condition() -> None:
@@ -229,15 +276,45 @@ def test_a_plan_of_a_bandit_names_its_epsilon_and_condition() -> None:
         "--dimensions 8 --epsilon 4 --delta 1e-5"
     )
     about = line.split()
-    said = [t for t in printed(*about).splitlines() if t.startswith("Epsilon 4 at")]
+    text = printed(*about)
+    assert_no_bare_epsilon(text, "example")
+    said = [t for t in text.splitlines() if "epsilon 4 per example" in t]
     assert [FINISHED_TABLE in line for line in said] == [True, False, False]
     shown = json.loads(printed(*about, "--json"))
-    conditions = {name: p["condition"] for name, p in shown["promises"].items()}
+    promises = shown["promises"]
+    conditions = {name: each["conditions"] for name, each in promises.items()}
     assert shown["epsilon"] == 4
-    assert conditions == {"own": FINISHED_TABLE, "one_noise": "", "released": ""}
+    assert conditions == {"own": [FINISHED_TABLE], "one_noise": [], "released": []}
+    assert {(p["unit"], p["delta"]) for p in promises.values()} == {("example", 1e-5)}
 
 
 def test_kinds_are_named_as_in_ledgers() -> None:
     assert condition_of(KIND) == WITHOUT_TRAINING
     assert condition_of("tuning") == ""
-    assert conditions_of([]) == ""
+    assert total_guarantee([], CLIENT) == Guarantee(CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("line", "unit"),
+    [
+        ("FedVote --agents 20 --releases 2 --epsilon 2 --delta 1e-3", "client"),
+        ("FedWarmStart --agents 30 --z 1.5 --delta 1e-3", "client"),
+        ("DPFTSDE --agents 29 --releases 2 --delta 1e-3", "client"),
+        ("FederationTuner --agents 20 --releases 3 --epsilon 2", "client"),
+        ("FederationTuner --agents 20 --releases 3 --z 2", "client"),
+        (
+            "FedUCB --agents 50 --releases 10 --trials 500 --dimensions 8 --epsilon .5 "
+            "--delta 1e-5",
+            "example",
+        ),
+    ],
+)
+def test_a_plan_names_its_terms(line: str, unit: str) -> None:
+    text = " ".join(printed("privacy", "--strategy", *line.split()).split())
+    assert TERMS[unit].search(text)
+    assert_no_bare_epsilon(text, unit)
+    shown = json.loads(printed("privacy", "--strategy", *line.split(), "--json"))
+    assert shown["unit"] == unit
+    assert {"adjacency", "delta", "trust", "conditions"} <= shown.keys()
+    if "DPFTSDE" not in line:
+        assert "The same noise: " in text

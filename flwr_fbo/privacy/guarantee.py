@@ -1,0 +1,275 @@
+r"""Terms of an epsilon: whom it protects, between which two worlds, and against whom.
+
+An epsilon without its terms says nothing: that of a client and that of one example can
+neither be compared nor added. So each `Guarantee` names
+
+- the *unit of privacy*: ``"example"``, one trial or record, or ``"client"``, all that a
+  site sends;
+- the *adjacency*: ``"zeroed"``, with the unit's messages or with zeros in their place,
+  or ``"replaced"``, with another one in its place;
+- the *trust*: ``"server"``, which is trusted, so that epsilon holds against the other
+  sites and all who read what is released; ``"sums"``, where sites add the noise to a
+  sum under masks; ``"local"``, where each adds its own, so that it holds against all;
+- conditions, such as ``"without the training"``.
+
+Examples
+--------
+>>> from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, if_replaced, of_group
+>>> CLIENT.terms(1e-3)
+'per client (message or zeros, delta 0.001)'
+>>> EXAMPLE.terms(1e-5)
+'per example (replaced by another, delta 1e-05)'
+>>> round(if_replaced(2.0, 1e-3), 2)
+4.71
+>>> [round(of_group(4.0, 1e-5, trials), 1) for trials in (2, 3, 10)]
+[9.1, 15.1, 81.3]
+
+Formal guarantees
+-----------------
+*From zeros to another message.* Let releases be Gaussian mechanisms, each with noise of
+z times the sensitivity :math:`S = \max_m \lVert f(m) - f(0) \rVert`, so that together
+they are :math:`\mu`-GDP for zeroed messages, with :math:`\mu^2 = \sum 1/z^2`. Then they
+are :math:`2\mu`-GDP for replaced ones, and where both m and -m can be sent this is
+exact.
+
+*Proof.* For messages m and m' the triangle inequality gives :math:`\lVert f(m) - f(m')
+\rVert \le \lVert f(m) - f(0) \rVert + \lVert f(0) - f(m') \rVert \le 2S`. Noise of z S
+is thus z/2 times the sensitivity of replacement: 2/z-GDP, and squares add up (Dong,
+Roth & Su, 2022, corollary 2). With f(m') = -f(m) and norm S the distance is 2S.
+Sampling keeps this an upper bound: a sampled release is a mixture of one with the
+message and one without it, with equal weights in both worlds, and the hockey-stick
+divergence is jointly convex. Two steps of zeroing, m to 0 and 0 to m', bound it too:
+if a study has :math:`\delta(x)` for zeroed messages, it has at most :math:`(1 + e^x)
+\delta(x)` at 2x for replaced ones. `if_replaced` of sampled releases is the smaller.
+
+*A group of k.* If k examples of one person are replaced, one after another, each step
+is :math:`\mu`-GDP, and all are :math:`k\mu`-GDP (theorem 2.14 there).
+
+*What does not follow.* A guarantee for one example gives none for a client, whose
+number of examples is unbounded here. A guarantee for a client with replaced messages
+holds for each of its examples: another example makes at most another message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flwr_fbo._common.fields import check_fields, choice
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.privacy.conditions import after_epsilon
+from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu, poisson_epsilon
+
+Protects = Literal["client", "example"]
+Adjacency = Literal["zeroed", "replaced"]
+Trust = Literal["server", "sums", "local"]
+
+_WORDS = {
+    ("client", "zeroed"): "message or zeros",
+    ("client", "replaced"): "message replaced by another",
+    ("example", "zeroed"): "with or without it",
+    ("example", "replaced"): "replaced by another",
+}
+_AGAINST = {
+    "server": "against the other sites and readers, not the server",
+    "sums": "against the server too, by sums under masks",
+    "local": "against the server too, by each site's own noise",
+}
+# Delta that lets so many units be exposed in a study is refused without a switch.
+_LARGEST_DELTA = 1e-2
+# Deltas at which a noise is shown besides its own.
+PROFILE = (1e-3, 1e-6, 1e-9)
+
+
+@dataclass(frozen=True)
+class PrivacyUnit:
+    """Whom an epsilon protects, and which two worlds it compares.
+
+    Attributes
+    ----------
+    protects : {"client", "example"}
+        Unit of privacy.
+    adjacency : {"zeroed", "replaced"}
+        What is there in the other world, in place of the unit.
+    """
+
+    protects: Protects = field(metadata=choice(Protects))
+    adjacency: Adjacency = field(metadata=choice(Adjacency))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def terms(self, delta: float, more: str = "") -> str:
+        """Return what follows an epsilon at ``delta``; ``more`` within brackets."""
+        words = f"{_WORDS[self.protects, self.adjacency]}, delta {delta:g}"
+        return f"per {self.protects} ({words}{more and f'; {more}'})"
+
+    @property
+    def words(self) -> str:
+        """Unit and adjacency, in words."""
+        return f"per {self.protects}, {_WORDS[self.protects, self.adjacency]}"
+
+
+# The unit of tuning: all messages of a site, or zeros. And that of a bandit.
+CLIENT = PrivacyUnit("client", "zeroed")
+EXAMPLE = PrivacyUnit("example", "replaced")
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """Terms of an epsilon, besides its delta.
+
+    Examples
+    --------
+    >>> from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
+    >>> bandit = Guarantee(EXAMPLE, "local", ("for a finished table",))
+    >>> bandit.text(4.0, 1e-5)
+    'epsilon 4 per example (replaced by another, delta 1e-05), for a finished table'
+
+    Attributes
+    ----------
+    unit : PrivacyUnit
+        Unit of privacy and adjacency.
+    trust : {"server", "sums", "local"}, optional
+        Who adds the noise, and so against whom it holds; None where several studies
+        are added up that differ in it.
+    conditions : tuple of str
+        Under which epsilon holds, in the words that follow it.
+    """
+
+    unit: PrivacyUnit
+    trust: Trust | None = None
+    conditions: tuple[str, ...] = ()
+
+    def text(self, epsilon: float, delta: float, form: str = ".4g") -> str:
+        """Return an epsilon with its terms."""
+        number = "infinite" if math.isinf(epsilon) else format(epsilon, form)
+        return f"epsilon {number} {self.after(delta)}"
+
+    def after(self, delta: float, more: str = "") -> str:
+        """Return what follows the number of an epsilon at ``delta``."""
+        return f"{self.unit.terms(delta, more)}{after_epsilon(*self.conditions)}"
+
+    @property
+    def against(self) -> str:
+        """Against whom it holds, in words; empty where studies differ."""
+        return "" if self.trust is None else _AGAINST[self.trust]
+
+    def facts(self, delta: float) -> dict[str, Any]:
+        """Return the terms as JSON values, to stand beside an epsilon."""
+        return {
+            "delta": delta,
+            "unit": self.unit.protects,
+            "adjacency": self.unit.adjacency,
+            "trust": self.trust,
+            "conditions": list(self.conditions),
+        }
+
+
+def if_replaced(epsilon: float, delta: float) -> float:
+    """Return epsilon of a Gaussian mechanism if messages are replaced, not zeroed.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        For zeroed messages: what its noise spends. Infinite stays infinite.
+    """
+    return of_group(epsilon, delta, 2)
+
+
+def of_group(epsilon: float, delta: float, size: int) -> float:
+    """Return epsilon of a Gaussian mechanism for a group, such as a patient's visits.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        For one example.
+    size : int
+        Examples of the group, >= 1.
+    """
+    require_int("size", size, 1)
+    if epsilon == 0 or math.isinf(epsilon):
+        return epsilon
+    return gaussian_epsilon(delta, size * gaussian_mu(epsilon, delta))
+
+
+def replaced_epsilon(
+    entries: tuple[tuple[float, float, int], ...], delta: float
+) -> float:
+    """Return epsilon of releases if messages are replaced, by their zeroed charges.
+
+    Parameters
+    ----------
+    entries : tuple of (float, float, int)
+        Sampling probability, noise multiplier and number of releases; one at least.
+    delta : float
+        In (0, 1).
+    """
+    squares = sum(count * (2.0 / z) ** 2 for _, z, count in entries)
+    as_if_all = gaussian_epsilon(delta, math.sqrt(squares))
+    if all(q == 1.0 for q, _, _ in entries):
+        return as_if_all
+    half = as_if_all / 2
+    # Two steps of x: the smallest x with (1 + exp(x)) delta(x) <= delta, from below.
+    x = poisson_epsilon(entries, delta / 2)
+    while x < half:
+        needed = poisson_epsilon(entries, delta / (1.0 + math.exp(x)))
+        if needed <= x:
+            return 2 * x
+        x = max(needed, x * 1.001)
+    return as_if_all
+
+
+def profile_text(epsilon: float, delta: float) -> str:
+    """Return the same noise at other deltas, in a line.
+
+    Examples
+    --------
+    >>> from flwr_fbo.privacy.guarantee import profile_text
+    >>> profile_text(2.0, 1e-3)
+    'The same noise: 3.23 at delta 1e-06, 4.13 at delta 1e-09'
+    """
+    mu = gaussian_mu(epsilon, delta)
+    others = [
+        f"{gaussian_epsilon(other, mu):.3g} at delta {other:g}"
+        for other in PROFILE
+        if not math.isclose(other, delta)
+    ]
+    return f"The same noise: {', '.join(others)}"
+
+
+def large_delta(num_units: int) -> float:
+    """Return above which delta a warning is due: a tenth of one over the units."""
+    return min(_LARGEST_DELTA, 0.1 / num_units)
+
+
+def delta_warning(delta: float, num_units: int, unit: PrivacyUnit) -> str:
+    """Return why a delta is too large for so many units; empty if it is not.
+
+    A delta of one over the number of units would allow a mechanism that publishes one
+    of them. Gaussian noise does no such thing, but what is promised would allow it.
+    """
+    if delta <= large_delta(num_units):
+        return ""
+    return (
+        f"delta {delta:.2g} is not well below one over the {num_units} "
+        f"{unit.protects}s: such a promise would allow to publish one of them. Take at "
+        f"most {large_delta(num_units):.2g}"
+    )
+
+
+def require_small_delta(delta: float, *, allow_large_delta: bool) -> None:
+    """Raise ValueError for a delta of 0.01 and more, unless that is allowed."""
+    expected = (
+        f"below {_LARGEST_DELTA:g}, or allow_large_delta=True: a promise at such a "
+        "delta would allow to expose one unit in a hundred"
+    )
+    require(allow_large_delta or delta < _LARGEST_DELTA, "delta", delta, expected)
+
+
+def guarantee_of(facts: Mapping[str, Any]) -> Guarantee:
+    """Return the terms that `Guarantee.facts` were made of."""
+    unit = PrivacyUnit(facts["unit"], facts["adjacency"])
+    return Guarantee(unit, facts["trust"], tuple(facts["conditions"]))

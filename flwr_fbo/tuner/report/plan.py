@@ -1,0 +1,61 @@
+"""What a tuner's private choice spends, for ``flwr-fbo privacy``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_fbo._common.text import counted
+from flwr_fbo._common.validation import require, require_int, require_number
+from flwr_fbo.privacy.accounting import (
+    ReleaseAccountant,
+    calibrate_noise_multiplier,
+)
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, delta_warning, profile_text
+from flwr_fbo.study.report.plan import StudyPlan
+from flwr_fbo.tuner.tune_settings import default_delta
+
+_TAKEN = ("num_releases", "epsilon", "delta", "noise_multiplier")
+# Beyond these only memory and patience of whoever asks would end.
+_MOST_AGENTS, _MOST_RUNGS = 10**6, 10**4
+
+
+def plan_choice(
+    strategy: str, num_agents: int, options: Mapping[str, Any]
+) -> StudyPlan:
+    """Return what the rungs of a tuner spend, or the noise for an epsilon."""
+    for name, value in options.items():
+        if name not in _TAKEN:
+            require(value is None, name, value, f"left out, with {strategy}")
+    num, epsilon, delta, z = (options[name] for name in _TAKEN)
+    require_int("num_agents", num_agents, 1, _MOST_AGENTS)
+    require(num is not None, "num_releases", num, "given: the rungs of the tuner")
+    require_int("num_releases", num, 1, _MOST_RUNGS)
+    delta = default_delta(num_agents) if delta is None else delta
+    if epsilon is None:
+        z = 1.0 if z is None else z
+        require_number("noise_multiplier", z, 1e-3, 1e6)
+    else:
+        require(z is None, "epsilon", epsilon, "only without --z, which decides it")
+        z = calibrate_noise_multiplier(epsilon, delta, 1.0, num)
+    accountant = ReleaseAccountant(1.0, delta)
+    accountant.charge(z, num)
+    spent = accountant.spent(Guarantee(CLIENT, "server", (WITHOUT_TRAINING,)))
+    values = {
+        "strategy": strategy,
+        "agents": num_agents,
+        "releases": num,
+        "noise_multiplier": z,
+        **spent.to_json(),
+    }
+    lines = [
+        f"{num_agents} clients, {counted(num, 'rung')}: noise multiplier {z:.4g} in "
+        "each rung.",
+        f"Each client spends {spent.text()}. It holds {spent.guarantee.against}; with "
+        "aggregation=SecureAggregation(...) against the server too.",
+        f"{profile_text(spent.epsilon, delta)}.",
+    ]
+    if warning := delta_warning(delta, num_agents, CLIENT):
+        lines.append(f"Warning: {warning}.")
+    return StudyPlan(values, lines)

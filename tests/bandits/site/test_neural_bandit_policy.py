@@ -195,7 +195,8 @@ def test_a_late_reward_counts_as_the_study_says(tmp_path: Path) -> None:
 def test_a_model_of_the_site(tmp_path: Path) -> None:
     model = LinearModel(3)
     app = neural_bandit_app(
-        make_model=lambda context: model, limits=Limits(max_epsilon=math.inf)
+        make_model=lambda context: model,
+        limits=Limits(max_epsilon_per_example=math.inf),
     )
     sites = [tmp_path / f"site-{i}" for i in range(2)]
     configs: list[Any] = [
@@ -222,7 +223,7 @@ class LiveSites(InProcessGrid):
             {"agent-id": i, "fbo-folder": str(folder)}
             for i, folder in enumerate(self.folders)
         ]
-        app = neural_bandit_app(limits=Limits(max_epsilon=math.inf))
+        app = neural_bandit_app(limits=Limits(max_epsilon_per_example=math.inf))
         super().__init__(app, 3, node_configs=configs)
         self.per_round, self.played = per_round, [list[int]() for _ in range(3)]
         self.phases: list[int] = []
@@ -294,7 +295,7 @@ def test_a_site_without_limits_takes_part_in_private_studies_only(
     )
     with pytest.raises(Exception, match="not private"):
         strategy.start(grid)
-    app = neural_bandit_app(limits=Limits(max_epsilon=math.inf))
+    app = neural_bandit_app(limits=Limits(max_epsilon_per_example=math.inf))
     strategy = FedGOUCB(NEURAL_SETTINGS, NETWORK, 2, num_evaluations=1, interval=0)
     with pytest.raises(Exception, match="no folder for its policy"):
         strategy.start(InProcessGrid(app, num_nodes=2))

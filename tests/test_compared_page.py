@@ -59,7 +59,7 @@ def test_the_tables_of_losses_are_what_the_command_prints(
     one_training.show(ROOT / "benchmarks/one_training.jsonl")
     printed = capsys.readouterr().out.splitlines()
     begin = PAGE.index("## Measured on the same federations")
-    section = PAGE[begin : PAGE.index("## With the authors' code")]
+    section = PAGE[begin : PAGE.index("## With bandit libraries")]
     rows = [row for row in section.splitlines() if " ± " in row and row[0] == "|"]
     assert len(rows) > len(one_training.METHODS)
     assert [row for row in rows if row not in printed] == []

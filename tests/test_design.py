@@ -109,7 +109,7 @@ def test_the_snippets_run_in_the_in_process_grid(
     server(grid, context)
     out = capsys.readouterr().out
     assert out.startswith("None ")  # ten rounds are too few to recommend anything
-    assert "num_releases=2" in out
+    assert "epsilon 2 per client (message or zeros, delta 0.001" in out
     assert (tmp_path / "record" / "server.sqlite").exists()
 
 

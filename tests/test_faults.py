@@ -158,7 +158,7 @@ def test_the_disk_of_a_site_is_full(
 
 def test_the_disk_of_the_server_is_full(tmp_path: Path, disks: Disks) -> None:
     def during(number: int) -> None:
-        if number == 2:  # later what is written fits into pages that are there
+        if number == 1:  # later what is written fits into pages that are there
             disks.fill(tmp_path / "record")
 
     with pytest.raises(JournalError, match=r"record/server\.sqlite .*disk is full"):

@@ -45,7 +45,7 @@ BANDIT = (
 def test_privacy_says_whether_a_bandit_pays() -> None:
     result = invoke(*BANDIT, "--agents=50", "--epsilon=4")
     assert result.exit_code == 0, result.output
-    assert "synchronisations after 44, 56, 72, 91, ... trials" in result.output
+    assert "Synchronisations after 44, 56, 72, 91, ... trials" in result.output
     assert "It pays: sites gain about 0.4 points; alone they lose 2.2" in result.output
     result = invoke(*BANDIT, "--agents=50", "--epsilon=.5")
     assert result.output.count("Let each site play alone") == 3

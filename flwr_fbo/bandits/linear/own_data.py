@@ -342,8 +342,8 @@ def _mixture(
 def _scale(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> FloatArray:
     """Return D: the scale of each coordinate, in squares, shape (..., d).
 
-    All are alike without an encoder, or before the first trial. None is so small that a
-    ridge is below `_least_ridge`.
+    All are alike without an encoder, or while all actions were zeros. None is so small
+    that a ridge is below `_least_ridge`.
     """
     releases, encoder = settings.releases, settings.encoder
     d, trial = releases.dimension, releases.max_action_norm**2
@@ -356,7 +356,9 @@ def _scale(settings: LinearUCBSettings, own: FloatArray, num_own: Counts) -> Flo
     else:
         groups = encoder.scale_groups
         squares = (squares @ np.eye(groups.max() + 1)[groups])[..., groups]
-    scale = np.where(count > 0, squares / np.maximum(count, _TINY), trial / d)
+    scale = np.where(
+        total[..., None] > 0, squares / np.maximum(count, _TINY), trial / d
+    )
     least = _least_ridge(settings, own, num_own) / _RIDGES[0]
     least = np.maximum(least, _LEAST_SCALE * scale.mean(-1))
     return np.asarray(np.maximum(scale, least[..., None]))

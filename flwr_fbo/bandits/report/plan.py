@@ -73,6 +73,7 @@ def plan_sharing(
     values = {
         "strategy": strategy,
         "epsilon": epsilon,
+        **Guarantee(EXAMPLE).facts(delta),
         "epsilon_of_group": groups,
         "agents": num_agents,
         "trials": num_trials,

@@ -98,7 +98,8 @@ def test_alone_is_said_where_it_does_not_pay() -> None:
     assert not plan.pays
     _, line = plan.lines()
     assert line.startswith("It does not pay: sites lose about 0.1 points; alone they")
-    assert f"it takes epsilon {plan.needed_epsilon:g} or" in line
+    needed = f"epsilon {plan.needed_epsilon:g} per example (replaced by another, "
+    assert f"it takes {needed}" in line
     assert replace(
         plan, releases=replace(RELEASES, epsilon=plan.needed_epsilon or 0)
     ).pays

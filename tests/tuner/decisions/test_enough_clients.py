@@ -62,7 +62,8 @@ def test_what_would_be_enough_is_enough() -> None:
     said = too_few_clients(sizes, 5, few)
     assert "even if all 5 agree, and rank the app's defaults last" in said
     assert "about 64 % of what the best trial gains over them is lost" in said
-    assert "With epsilon 3 or 10 clients at most 5 % would be lost." in said
+    assert "With epsilon 3 per client (" in said
+    assert ") or 10 clients at most 5 % would be lost." in said
     assert lost_if_all_agree(sizes, 5, PrivateChoice(3.0, 1e-3))[0] <= 0.05
     assert lost_if_all_agree(sizes, 10, few)[0] <= 0.05
     assert too_few_clients(sizes, 20, few) == ""

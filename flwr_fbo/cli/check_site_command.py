@@ -38,9 +38,9 @@ def check_site_command(
         ),
     ] = None,
     protects: Annotated[
-        Protects,
+        Protects | None,
         typer.Option(help="Whom its epsilon protects: a client, or one example."),
-    ] = "client",
+    ] = None,
 ) -> None:
     """Say what a site has with NODE_CONFIG, and what would keep it from a study.
 
@@ -70,13 +70,18 @@ def check_site_command(
             require(not rest, "NODE_CONFIG", rest, "KEY=VALUE, with a space between")
         study = None
         if epsilon is None or delta is None:
-            given = {"epsilon": epsilon, "delta": delta, "num_releases": num_releases}
+            given = {
+                "epsilon": epsilon,
+                "delta": delta,
+                "num_releases": num_releases,
+                "protects": protects,
+            }
             for name, value in given.items():
                 allowed = "given with both --epsilon and --delta"
                 require(value is None, name, value, allowed)
         else:
             num_releases = 1 if num_releases is None else num_releases
-            study = announced_study(epsilon, delta, num_releases, protects)
+            study = announced_study(epsilon, delta, num_releases, protects or "client")
         found = check_site(parsed_config([node_config]), study, file)
     width = max(len(one.topic) for one in found)
     for one in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
@@ -266,7 +267,7 @@ def privacy(
             "preset": preset,
             "noise_multiplier": z,
             **spent.to_json(),
-            "epsilon": epsilon,
+            "asked_epsilon": epsilon,
             "answer": "noise_multiplier" if epsilon else "epsilon",
             "accountants": answers,
             "published_noise_over_default_noise": worth,
@@ -280,7 +281,7 @@ def privacy(
     spends = f"Each site spends {spent.text()}, by pld. It holds "
     lines = [f"{spends}{spent.guarantee.against}."]
     if q == 1.0 and spent.epsilon > 0:
-        lines.append(f"{profile_text(spent.epsilon, delta)}.")
+        lines.append(f"{profile_text(math.sqrt(num_releases) / least, delta)}.")
     for line in lines:
         Console().print(line, highlight=False)
     more = _cohort_lines(question) if once else []
@@ -335,6 +336,7 @@ def _vote_lines(question: Question, dimensions: int) -> list[str]:
             noise_multiplier=question.noise_multiplier,
             sampling_probability=s.sampling_probability,
             release_after=range(1, question.num_releases + 1),
+            allow_large_delta=True,  # it was warned of
         ),
         seeds=_UNUSED,
     )

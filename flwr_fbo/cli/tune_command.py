@@ -117,7 +117,7 @@ def tune(
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="1e-3 by default, and at most 1/(10 N) for N sites."),
+        typer.Option(help="1e-3 by default, at most 1/(10 N) for N sites, and .005."),
     ] = None,
     score: Annotated[
         Score | None,
@@ -393,7 +393,7 @@ def _job(
         # A larger one allows that a client's scores are published as they are.
         most = large_delta(num)
         is_small = is_number(settings.delta) and settings.delta <= most
-        allowed = f"at most 1/(10 N), {most:.3g} for N = {num} sites"
+        allowed = f"at most {most:.3g} for {num} sites: 1/(10 N), and .005"
         require(is_small, "delta", settings.delta, allowed)
     if settings.score == "server":
         allowed = "left out with --score server: no score of a client is released"

@@ -14,12 +14,12 @@ neither be compared nor added. So each `Guarantee` names
 
 Examples
 --------
->>> from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, if_replaced, of_group
+>>> from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, of_group
 >>> CLIENT.terms(1e-3)
 'per client (message or zeros, delta 0.001)'
 >>> EXAMPLE.terms(1e-5)
 'per example (replaced by another, delta 1e-05)'
->>> round(if_replaced(2.0, 1e-3), 2)
+>>> round(of_group(2.0, 1e-3, 2), 2)  # a message that is replaced
 4.71
 >>> [round(of_group(4.0, 1e-5, trials), 1) for trials in (2, 3, 10)]
 [9.1, 15.1, 81.3]
@@ -40,7 +40,8 @@ Sampling keeps this an upper bound: a sampled release is a mixture of one with t
 message and one without it, with equal weights in both worlds, and the hockey-stick
 divergence is jointly convex. Two steps of zeroing, m to 0 and 0 to m', bound it too:
 if a study has :math:`\delta(x)` for zeroed messages, it has at most :math:`(1 + e^x)
-\delta(x)` at 2x for replaced ones. `if_replaced` of sampled releases is the smaller.
+\delta(x)` at 2x for replaced ones. `replaced_epsilon` of sampled releases is the
+smaller.
 
 *A group of k.* If k examples of one person are replaced, one after another, each step
 is :math:`\mu`-GDP, and all are :math:`k\mu`-GDP (theorem 2.14 there).
@@ -53,7 +54,6 @@ holds for each of its examples: another example makes at most another message.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -168,24 +168,13 @@ class Guarantee:
         }
 
 
-def if_replaced(epsilon: float, delta: float) -> float:
-    """Return epsilon of a Gaussian mechanism if messages are replaced, not zeroed.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        For zeroed messages: what its noise spends. Infinite stays infinite.
-    """
-    return of_group(epsilon, delta, 2)
-
-
 def of_group(epsilon: float, delta: float, size: int) -> float:
     """Return epsilon of a Gaussian mechanism for a group, such as a patient's visits.
 
     Parameters
     ----------
     epsilon, delta : float
-        For one example.
+        For one example; epsilon is 0, infinite, or from 1e-3 to 1e3.
     size : int
         Examples of the group, >= 1.
     """
@@ -211,7 +200,7 @@ def replaced_epsilon(
     as_if_all = gaussian_epsilon(delta, math.sqrt(squares))
     if all(q == 1.0 for q, _, _ in entries):
         return as_if_all
-    half = as_if_all / 2
+    half = min(as_if_all / 2, 700.0)  # exp overflows beyond
     # Two steps of x: the smallest x with (1 + exp(x)) delta(x) <= delta, from below.
     x = poisson_epsilon(entries, delta / 2)
     while x < half:
@@ -222,16 +211,16 @@ def replaced_epsilon(
     return as_if_all
 
 
-def profile_text(epsilon: float, delta: float) -> str:
-    """Return the same noise at other deltas, in a line.
+def profile_text(mu: float, delta: float) -> str:
+    """Return what noise that is mu-GDP gives at other deltas, in a line.
 
     Examples
     --------
+    >>> from flwr_fbo.privacy.gaussian import gaussian_mu
     >>> from flwr_fbo.privacy.guarantee import profile_text
-    >>> profile_text(2.0, 1e-3)
+    >>> profile_text(gaussian_mu(2.0, 1e-3), 1e-3)
     'The same noise: 3.23 at delta 1e-06, 4.13 at delta 1e-09'
     """
-    mu = gaussian_mu(epsilon, delta)
     others = [
         f"{gaussian_epsilon(other, mu):.3g} at delta {other:g}"
         for other in PROFILE
@@ -241,8 +230,11 @@ def profile_text(epsilon: float, delta: float) -> str:
 
 
 def large_delta(num_units: int) -> float:
-    """Return above which delta a warning is due: a tenth of one over the units."""
-    return min(_LARGEST_DELTA, 0.1 / num_units)
+    """Return above which delta a warning is due: a tenth of one over the units.
+
+    It is half of what is refused at most.
+    """
+    return min(_LARGEST_DELTA / 2, 0.1 / num_units)
 
 
 def delta_warning(delta: float, num_units: int, unit: PrivacyUnit) -> str:
@@ -267,9 +259,3 @@ def require_small_delta(delta: float, *, allow_large_delta: bool) -> None:
         "delta would allow to expose one unit in a hundred"
     )
     require(allow_large_delta or delta < _LARGEST_DELTA, "delta", delta, expected)
-
-
-def guarantee_of(facts: Mapping[str, Any]) -> Guarantee:
-    """Return the terms that `Guarantee.facts` were made of."""
-    unit = PrivacyUnit(facts["unit"], facts["adjacency"])
-    return Guarantee(unit, facts["trust"], tuple(facts["conditions"]))

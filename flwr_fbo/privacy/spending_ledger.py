@@ -274,10 +274,10 @@ def counted_in(total: PrivacyUnit, unit: PrivacyUnit | None, group: Group) -> Gr
     group : tuple of Charge
         The charges.
     """
-    if any(charge.noise_multiplier < LEAST_NOISE for charge in group):
-        return group
     if unit is not None and total.protects == "client" and unit.protects == "example":
         return ()
+    if any(charge.noise_multiplier < LEAST_NOISE for charge in group):
+        return group
     is_zeroed = unit is None or unit.adjacency == "zeroed"
     if total.adjacency == "replaced" and is_zeroed:
         return _charges(

@@ -10,7 +10,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
 from flwr_fbo.privacy.spending_ledger import MARK, UNPROTECTED, unit_of
-from flwr_fbo.study.conditions import total_guarantee, totals_of
+from flwr_fbo.study.conditions import protects_example, total_guarantee, totals_of
 from flwr_fbo.study.report.ledger_view import LedgerView, committed, fact
 
 
@@ -49,9 +49,7 @@ def _parts(rows: list[LedgerRow]) -> dict[str, list[LedgerRow]]:
         of_agent = whose or " of all studies together"
         for total in totals:
             of_unit = [
-                row
-                for row in own
-                if (unit_of(row.facts) == EXAMPLE) == (total == EXAMPLE)
+                row for row in own if protects_example(row.facts) == (total == EXAMPLE)
             ]
             parts[f" of studies that protect one {total.protects}{whose}"] = of_unit
         parts[of_agent] = own
@@ -98,9 +96,7 @@ SPENDING = LedgerView(
         "agent": _agent,
         "study": fact("study_id"),
         "kind": fact("study_kind"),
-        "unit": lambda row: (
-            "-" if (unit := unit_of(row.facts)) is None else unit.protects
-        ),
+        "unit": _unit,
         "release": _number_of,
         "noise multiplier": lambda row: f"{row.facts['charge'][0]:.4g}",
         "q": lambda row: f"{row.facts['charge'][1]:g}",

@@ -122,7 +122,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         settings, times = self.study.settings, self._times
         planned = settings.releases.num_releases
         has_centre = self.study.graph is None
-        if settings.uses_raw_sums or not times or not planned or not has_centre:
+        # Such blocks are planned under one noise, and here each site adds its own.
+        has_plan = self.study.secure is not None or not settings.uses_blocks
+        has_plan = has_plan and has_centre and not settings.uses_raw_sums
+        if not (times and planned and has_plan):
             return trust
         trials = max(self._num_trials or times[-1] + 1, planned + 1)
         plan = SharingPlan(

@@ -146,7 +146,7 @@ class ReleasePlan:
             before = ledger.facts()
 
         def together(charges: Sequence[Charge]) -> Spent:
-            promise = Promise(tuple(charges), private=True)
+            promise = Promise.of(charges, private=True, delta=self.server.delta)
             return Spent.of(CLIENT, before, _key(study), promise)
 
         self.server.limit(self.privacy.max_epsilon, together)

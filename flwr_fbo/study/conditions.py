@@ -39,7 +39,7 @@ def total_guarantee(
     found = {
         condition_of(one["study_kind"], fixed_rows=one.get("fixed_rows", False))
         for one in charges
-        if total == EXAMPLE or unit_of(one) != EXAMPLE
+        if total == EXAMPLE or not protects_example(one)
     }
     return Guarantee(total, conditions=tuple(sorted(found - {""})))
 
@@ -50,7 +50,11 @@ def totals_of(charges: Iterable[Mapping[str, Any]]) -> tuple[PrivacyUnit, ...]:
     Where all of them protect a client, the total of an example follows from that of a
     client, and is not told apart.
     """
-    units = {unit_of(one) for one in charges}
-    has_client = not units or units != {EXAMPLE}
-    has_example = EXAMPLE in units
-    return (CLIENT,) * has_client + (EXAMPLE,) * has_example
+    found = {protects_example(one) for one in charges}
+    return (CLIENT,) * (found != {True}) + (EXAMPLE,) * (True in found)
+
+
+def protects_example(charge: Mapping[str, Any]) -> bool:
+    """Return whether a charge is of what protects an example, and no client."""
+    unit = unit_of(charge)
+    return unit is not None and unit.protects == "example"

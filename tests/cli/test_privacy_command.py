@@ -224,3 +224,22 @@ def test_the_sampling_probability_is_the_strategys() -> None:
     assert found["accountants"]["pld"]["default"] == pytest.approx(
         settings.noise_multiplier, rel=1e-3
     )
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "FedVote --agents 20 --releases 2 --q 1 --z 0.01",
+        "FedVote --agents 20 --releases 2 --q 1 --epsilon 0.001",
+        "FederationTuner --agents 20 --releases 3 --z 0.01",
+        "FederationTuner --agents 20 --releases 3 --z 100000",
+        "FederationTuner --agents 20 --releases 3 --epsilon 0.001",
+        "DPFTSDE --agents 100 --releases 5 --z 0.02",
+        "FedUCB --agents 50 --releases 10 --trials 500 --dimensions 8 --epsilon inf "
+        "--delta 1e-5",
+    ],
+)
+def test_privacy_answers_for_all_that_it_allows(about: str) -> None:
+    result = invoke(*f"privacy --strategy {about}".split())
+    assert result.exit_code == 0, result.output
+    assert "epsilon" in result.output

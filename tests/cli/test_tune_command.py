@@ -314,7 +314,7 @@ def test_without_a_search_it_proposes_one_and_runs_nothing(tmp_path: Path) -> No
         (("--metric", "eval_acc", "--search", "learn-rate=1..2"), "did you mean"),
         (
             ("--metric", "eval_acc", "--epsilon", 2, "--delta", 0.1),
-            "--delta=0.1 is not allowed: at most 1/(10 N), 0.005 for N = 20 sites",
+            "--delta=0.1 is not allowed: at most 0.005 for 20 sites",
         ),
         (
             ("--metric", "eval_acc", "--search", "LR=1..2"),

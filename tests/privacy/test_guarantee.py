@@ -22,8 +22,6 @@ from flwr_fbo.privacy.guarantee import (
     Guarantee,
     PrivacyUnit,
     delta_warning,
-    guarantee_of,
-    if_replaced,
     of_group,
     profile_text,
     replaced_epsilon,
@@ -42,7 +40,7 @@ def _by_dp_accounting(z: float, delta: float, count: int = 1) -> float:
 def test_a_message_that_is_replaced_is_twice_as_far(
     epsilon: float, delta: float
 ) -> None:
-    found = if_replaced(epsilon, delta)
+    found = of_group(epsilon, delta, 2)
     z = 1 / gaussian_mu(epsilon, delta)
     assert found == pytest.approx(_by_dp_accounting(z / 2, delta), rel=5e-3)
     # The worst pair, by the definition: m and -m, at distance 2 with noise z.
@@ -59,7 +57,7 @@ def test_a_message_that_is_replaced_is_twice_as_far(
 
 
 def test_the_numbers_of_the_pages() -> None:
-    assert if_replaced(2.0, 1e-3) == pytest.approx(4.714, abs=1e-3)
+    assert of_group(2.0, 1e-3, 2) == pytest.approx(4.714, abs=1e-3)
     visits = [of_group(4.0, 1e-5, k) for k in (1, 2, 3, 10)]
     assert visits == pytest.approx([4.0, 9.085, 15.08, 81.40], rel=1e-3)
     # A patient of two hospitals: two messages that are replaced.
@@ -70,7 +68,8 @@ def test_the_numbers_of_the_pages() -> None:
     assert norm.cdf(mu / 2) == pytest.approx(0.635, abs=1e-3)
     assert mu / gaussian_mu(2.0, 1e-6) == pytest.approx(1.54, abs=0.005)
     assert of_group(math.inf, 1e-5, 2) == math.inf
-    assert profile_text(2.0, 1e-3).endswith("3.23 at delta 1e-06, 4.13 at delta 1e-09")
+    said = profile_text(gaussian_mu(2.0, 1e-3), 1e-3)
+    assert said.endswith("3.23 at delta 1e-06, 4.13 at delta 1e-09")
     with pytest.raises(ValueError, match="size=0"):
         of_group(4.0, 1e-5, 0)
 
@@ -116,7 +115,6 @@ def test_no_epsilon_is_made_or_printed_without_its_terms() -> None:
     assert spent.text(".1f") == f"{said} table"
     assert f"{spent}" == f"{said.replace('4.0', '4')} table"
     assert spent.for_group(2) == pytest.approx(9.085, rel=1e-3)
-    assert guarantee_of(bandit.facts(1e-5)) == bandit
     with pytest.raises(ValueError, match="unit='client' is not allowed: 'example'"):
         PrivacySpent(4.0, 1e-5, 2, "gdp", guarantee=SERVER).for_group(2)
     gone: Any = "gone"
@@ -140,3 +138,8 @@ def test_a_delta_that_is_not_well_below_one_over_the_units_is_warned_of() -> Non
     said = delta_warning(1e-3, 101, CLIENT)
     assert "not well below one over the 101 clients" in said
     assert "at most 0.00099" in said
+
+
+def test_little_noise_with_sampling_has_a_finite_epsilon() -> None:
+    sampled = ((0.01, 0.02, 5),)
+    assert 700 < replaced_epsilon(sampled, 1e-5) < math.inf

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from flwr_fbo import FedUCB, InProcessGrid, linear_bandit_app
 from flwr_fbo.bandits import BanditResult, LinearBanditClient
 from flwr_fbo.bandits.kind import LINEAR_SITE
-from flwr_fbo.bandits.linear.settings import DeterminantTrigger
+from flwr_fbo.bandits.linear.settings import DeterminantTrigger, LocalData
 from flwr_fbo.bandits.site.decision import action_of
 from flwr_fbo.bandits.site.linear_bandit_site import LinearBanditSite
 from flwr_fbo.cli import app
@@ -600,3 +600,15 @@ def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:
         assert strategy.server.vectors is not None
         totals.append(strategy.server.vectors)
     assert not np.array_equal(totals[0], totals[1])
+
+
+@pytest.mark.parametrize("local_data", ["own", "released"])
+def test_blocks_with_local_noise_are_played_and_not_planned_as_summed(
+    local_data: LocalData, caplog: pytest.LogCaptureFixture
+) -> None:
+    releases = replace(RELEASES, mechanism="blocks")
+    settings = replace(SETTINGS, releases=releases, local_data=local_data)
+    with caplog.at_level("INFO"):
+        result = fed_ucb(settings).start(InProcessGrid(APP, M))
+    assert len(result.rounds) > 0
+    assert ("points" in caplog.text) == (local_data == "own")

@@ -373,3 +373,12 @@ def test_the_log_says_what_the_server_reads(
     with caplog.at_level(logging.INFO, "flwr.fbo"):
         study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
     assert words in caplog.text
+
+
+def test_a_budget_is_for_any_number_of_equal_releases(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"budget": tmp_path, "noise_multiplier": 50.0}
+    study = strategy(
+        release_after=range(1, 151), max_epsilon=8.0, noise_seed=None, **options
+    )
+    study.plan(151)
+    assert study.server.num_allowed == 150

@@ -11,6 +11,7 @@ from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy, num_asked_for
 from flwr_fbo.study.codec import fresh_seed, is_release
@@ -60,10 +61,10 @@ class GreedyServer(Server):
     def summary(self) -> list[str]:
         """Describe the study."""
         releases, is_private = self.study.releases, self.study.promise.private
-        epsilon = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
+        terms = Guarantee(EXAMPLE, "local")
         return [
             f"{self.num_agents} agents, {releases.dimension} arms",
-            f"{epsilon} for one trial of an agent"
+            terms.text(releases.epsilon, releases.delta)
             if is_private
             else "NOT PRIVATE: no noise, or seeded",
         ]

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import to_json
 from flwr_fbo._common.version import __version__
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
@@ -81,12 +80,7 @@ class FedUCBServer(Server):
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
-        self._last = state.get("last", self._last)
-
-    @property
-    def last_releases(self) -> FloatArray:
-        """The agents' last releases, shape (M, d + 1, d + 1); zeros before one."""
-        return self._whole(self._last)
+        self._last = state.get("last", np.zeros_like(self._last))
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
@@ -133,16 +127,10 @@ class FedUCBServer(Server):
         if counts != self.num_releases:
             self._last, self.num_releases = last, counts
             facts = facts_of(self.study, counts)
-            total = self._whole(last.sum(axis=0))
+            rows, columns = self._triangle
+            total = np.empty((settings.dimension + 1,) * 2)
+            total[rows, columns] = total[columns, rows] = last.sum(axis=0)
             self.ledger.append(LedgerRow(step.iteration, facts, total))
-
-    def _whole(self, triangles: FloatArray) -> FloatArray:
-        """Return the symmetric matrices of upper triangles."""
-        size = self.study.settings.releases.dimension + 1
-        rows, columns = self._triangle
-        whole = np.empty((*triangles.shape[:-1], size, size))
-        whole[..., rows, columns] = whole[..., columns, rows] = triangles
-        return whole
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""

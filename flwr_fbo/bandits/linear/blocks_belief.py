@@ -90,7 +90,7 @@ class BlocksBelief:
         self._num_sites = num_sites
         if num_arms is None:
             encoder = self.settings.encoder
-            num_arms = 1 if encoder is None else max(len(encoder.blocks), 1)
+            num_arms = 1 if encoder is None else encoder.num_blocks
         size = self.settings.releases.dimension + 1
         self._std = std = math.sqrt(float(np.square(stds).sum()))
         most = self.settings.noise_scale**2
@@ -101,8 +101,11 @@ class BlocksBelief:
             total = blocks.sum(axis=0)
             for _ in range(2):
                 found = _evidence(self.settings, total, std, variance, num_arms)
-                model = _averaged(self.settings, found, variance, prior)
+                before = variance
+                model = _averaged(self.settings, found, before, None)
                 variance = _variance(self.settings, total, found.gram, model.estimate)
+            if prior is not None:  # in what a site chooses by, not in `worth`
+                model = _averaged(self.settings, found, before, prior)
         self._found, self._model = found, model
         parts = found.information, found.target, model.estimate, model.covariance
         if not all(np.isfinite(part).all() for part in parts):

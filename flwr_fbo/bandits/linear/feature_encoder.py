@@ -195,7 +195,7 @@ class FeatureEncoder:
         """Dimension d of an action, at most 1000; that of the `ContinualSettings`."""
         sizes = {name: len(part.labels(name)) for name, part in self._fields.items()}
         products = sum(sizes[a] * sizes[b] for a, b in self._interactions)
-        return self._num_blocks * (1 + sum(sizes.values()) + products)
+        return self.num_blocks * (1 + sum(sizes.values()) + products)
 
     def parameter_norm(self, max_reward: float, max_norm: float = 1.0) -> float:
         """Return a bound S on ||theta||: B sqrt(K G C) / L.
@@ -221,7 +221,7 @@ class FeatureEncoder:
         sizes = {name: len(part.labels(name)) for name, part in self._fields.items()}
         products = [sizes[a] * sizes[b] for a, b in self._interactions]
         largest = max([1, *sizes.values(), *products])
-        count = self._num_blocks * largest
+        count = self.num_blocks * largest
         return max_reward * math.sqrt(count) / (self._scale * max_norm)
 
     @cached_property
@@ -249,7 +249,7 @@ class FeatureEncoder:
         left, right = self._factors
         pairs = field[left] * len(sizes) + field[right]
         groups = np.unique(pairs, return_inverse=True)[1]
-        return np.tile(groups, self._num_blocks)
+        return np.tile(groups, self.num_blocks)
 
     def encode(
         self, context: Mapping[str, Any], arms: Arms, max_norm: float = 1.0
@@ -338,7 +338,7 @@ class FeatureEncoder:
         z[:, 1 : 1 + values.shape[1]] = values
         left, right = self._factors
         rows = z[:, left] * z[:, right] * (max_norm * self._scale)
-        features = np.zeros((len(factors), self._num_blocks, rows.shape[1]))
+        features = np.zeros((len(factors), self.num_blocks, rows.shape[1]))
         features[np.arange(len(factors)), blocks] = rows * factors
         return features.reshape(len(factors), -1)
 
@@ -359,7 +359,7 @@ class FeatureEncoder:
         return {**self._context, **self._arm}
 
     @property
-    def _num_blocks(self) -> int:
+    def num_blocks(self) -> int:
         """Number of copies of the parameters: one if all arms share them."""
         return max(1, len(self._all_blocks))
 

@@ -75,7 +75,8 @@ class Misfit:
         misfit : float
             Sum of e - y over the block, with the noise.
         num_trials : int
-            Number of trials in the block as planned, which is public.
+            Number of the block's trials that came after totals, which a replaced trial
+            does not change.
         """
         most = 2 * self.settings.releases.max_reward
         return misfit > max(

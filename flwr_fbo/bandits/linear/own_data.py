@@ -310,9 +310,9 @@ def _mixture(
     # Axes in front of a batch's: ridges, and caps.
     ridges = _on_front(_RIDGES, by.ndim - 1)[:, None]
     h = u = np.zeros((1, *target.shape))
-    grams, targets, caps = gram[None], target[None], _PRIOR[:1]
+    grams, targets, priors = gram[None], target[None], _PRIOR[:1]
     if others is not None:
-        U, caps = others.directions, _PRIOR
+        U, priors = others.directions, _PRIOR
         shares = np.stack([others.share(cap * trial) for cap in _CAPS])
         capped = U * (shares * others.information)[..., None, :]
         information = capped @ np.swapaxes(U, -1, -2) / by_both
@@ -327,7 +327,7 @@ def _mixture(
     squares = own[..., -1, -1] - (target * fitted[..., 0]).sum(-1)
     variance = (squares + _PRIOR_TRIALS * most) / (num_own + _PRIOR_TRIALS)
     variance = np.clip(variance, _LEAST_VARIANCE * most, most)
-    log_prior = _on_front(np.log(caps), by.ndim - 1) - np.log(ridges)
+    log_prior = _on_front(np.log(priors), by.ndim - 1) - np.log(ridges)
     average = ridge_average(
         grams, targets, ridges, variance, information=h, told=u, log_prior=log_prior
     )

@@ -85,7 +85,7 @@ class SharingPlan:
     ----------
     releases : ContinualSettings
         Settings of the releases, with a known number n of them. With
-        ``mechanism="blocks"`` sites sum under one noise.
+        ``mechanism="blocks"`` and ``local_data="released"`` sites sum under one noise.
     num_agents : int
         M >= 1, all alike.
     num_trials : int
@@ -108,7 +108,7 @@ class SharingPlan:
         require(n is not None, "num_releases", n, "a number, to plan with")
         require_int("num_agents", self.num_agents, 1)
         require_int("num_trials", self.num_trials, (n or 1) + 1)
-        allowed = ("released",) if self._has_blocks else ("own", "released")
+        allowed = "own", "released"
         is_allowed = self.local_data in allowed
         require(is_allowed, "local_data", self.local_data, f"one of {allowed}")
 
@@ -208,7 +208,7 @@ class SharingPlan:
 
     @property
     def _has_blocks(self) -> bool:
-        return self.releases.mechanism == "blocks"
+        return self.local_data == "released" and self.releases.mechanism == "blocks"
 
     @property
     def _summed(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.bandits.linear.sharing_plan import SharingPlan
 from flwr_fbo.privacy.conditions import FINISHED_TABLE
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee, of_group, profile_text
 from flwr_fbo.study.report.plan import StudyPlan
 
@@ -69,6 +71,7 @@ def plan_sharing(
         }
         for name, plan in plans.items()
     }
+    is_noisy = not math.isinf(epsilon)
     groups = {size: of_group(epsilon, delta, size) for size in _GROUPS}
     values = {
         "strategy": strategy,
@@ -85,7 +88,8 @@ def plan_sharing(
     lines = [
         f"{num_agents} sites, rewards in [0, 1], encoded actions of dimension "
         f"{dimension}. A point is a hundredth of the rewards' range, a trial.",
-        f"A patient with {of_groups}. {profile_text(epsilon, delta)}.",
+        f"A patient with {of_groups}.",
+        *([f"{profile_text(gaussian_mu(epsilon, delta), delta)}."] if is_noisy else []),
     ]
     for name, plan in plans.items():
         terms, shown = _TERMS[name], ", ".join(map(str, plan.times[:4]))

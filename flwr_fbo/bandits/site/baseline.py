@@ -12,7 +12,8 @@ is, for n decisions,
 
 *Proof.* At n = 0 it is 0. Where another arm is played, it is >= 0 for the true theta,
 as that is in the set. Where the baseline is played, it grows by a (m + b'theta) >= 0.
-So it is never below 0, if the sets hold: all together with probability 1 - alpha.
+So it is never below 0, if the sets hold: all together with probability 1 - alpha. A
+decision that is cancelled counts as if it had been carried out.
 
 In the journal are
 

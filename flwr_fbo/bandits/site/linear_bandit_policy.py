@@ -296,7 +296,8 @@ class LinearBanditPolicy(BanditPolicy[RecordedBandit]):
         Raises
         ------
         ValueError
-            If there is no release yet, or no reward in one; or among peers.
+            If there is no release yet, no reward in one, or more than 4,096 of them; or
+            among peers.
         JournalError
             If it could not be recorded.
         """

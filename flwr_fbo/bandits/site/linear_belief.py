@@ -389,7 +389,8 @@ class LinearBelief:
 
         Of actions of shape (T, d).
         """
-        if "block-totals" not in self._state or "left" in self._state:
+        has_totals = self._study.secure is not None and "block-totals" in self._state
+        if not has_totals or "left" in self._state:
             return None
         [agent] = self.agents
         assert agent.blocks is not None
@@ -458,10 +459,12 @@ class LinearBelief:
         }
         received = Received.of({**self._state, **arrays})
         self._made = received, self._agents_of(received)
-        if self._study.settings.fixed_rows and self._study.graph is None:
+        name = f"heard-{synchronisations}"
+        acts_on_rows = self._study.settings.fixed_rows and self._study.graph is None
+        if acts_on_rows and self._journal.load_array(name) is None:
             heard = self._journal.num_trials, included, received.num_others
             arrays[f"total-{synchronisations}"] = arrays["total"]
-            arrays[f"heard-{synchronisations}"] = np.array(heard)
+            arrays[name] = np.array(heard)
         return arrays
 
     def heard(self) -> Iterator[HeardTotal]:

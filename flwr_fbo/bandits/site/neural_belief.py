@@ -122,7 +122,7 @@ class NeuralBelief:
         No choice where floors, or chance alone, are to decide: draw one, then.
         """
         agent, x = self.agent, offer.features
-        if not offer.explore:
+        if not offer.explore and agent.w0 is not None:  # else nothing is known
             means, _ = agent.expectations(x)
             row = np.zeros(len(x))
             row[first_best(np.where(np.isnan(means), -np.inf, means))] = 1

@@ -57,6 +57,7 @@ from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import check_epsilon
+from flwr_fbo.privacy.guarantee import EXAMPLE
 
 Value = float | str
 # How bandits are played: trial by trial, or as in `simulation.mean_field`.
@@ -673,7 +674,7 @@ class BanditExperiment(Experiment):
                 "only with all other records fixed."
             )
         lines.append(
-            f"epsilon: of an agent's releases, at delta = {delta:g}, had "
+            f"epsilon: of an agent's releases, {EXAMPLE.terms(delta)}, had "
             "the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
         )
         return title, lines

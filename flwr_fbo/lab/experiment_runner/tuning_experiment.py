@@ -52,6 +52,7 @@ from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.tasks.base import Objective
 from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.privacy.gaussian import check_delta, check_epsilon
+from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
 from flwr_fbo.privacy.weights import WeightSchedule
@@ -826,8 +827,8 @@ class TuningExperiment(OptimisationExperiment):
         title, (first, *others) = super().notes(runs, until)
         accountant = self.privacy.accountant.upper()
         privacy = (
-            f"epsilon: spent at delta = {self.privacy.delta:.4g} ({accountant} "
-            "accountant), had the noise been real. The noise of an experiment is "
+            f"epsilon: spent {CLIENT.terms(self.privacy.delta)}, by the {accountant} "
+            "accountant, had the noise been real. The noise of an experiment is "
             "seeded: NOT PRIVATE."
         )
         known = [run for run in runs if isinstance(run, TuningRun)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +55,7 @@ def plan_choice(
         "each rung.",
         f"Each client spends {spent.text()}. It holds {spent.guarantee.against}; with "
         "aggregation=SecureAggregation(...) against the server too.",
-        f"{profile_text(spent.epsilon, delta)}.",
+        f"{profile_text(math.sqrt(num) / z, delta)}.",
     ]
     if warning := delta_warning(delta, num_agents, CLIENT):
         lines.append(f"Warning: {warning}.")

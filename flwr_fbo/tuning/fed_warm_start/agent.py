@@ -181,7 +181,9 @@ class FedWarmStartAgent(LeanAgent):
         draws = rng.random((self.settings.num_candidates, self.space.dim))
         draws = self.space.snap_discrete(draws)
         apart = cdist(draws, self.points).min(axis=1)
-        far = draws[apart >= np.quantile(apart, 0.25)]
+        far = draws[(apart > 0) & (apart >= np.quantile(apart, 0.25))]
+        if len(far) == 0:  # all of a small space has been tried
+            return super()._away_from_failures(iteration, number)
         return self.space.snap(far[first_best(start(far))])
 
     @one_blas_thread

@@ -30,6 +30,7 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import refuse, require, require_all
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.space.axes import nearest_number
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -100,6 +101,8 @@ class PortfolioSource:
         require(is_valid, "epsilon", self.epsilon, "None where private is False")
         is_valid = not self.private or self.epsilon is not None
         require(is_valid, "epsilon", self.epsilon, "a number where private is True")
+        is_valid = not self.epsilon or self.delta is not None
+        require(is_valid, "delta", self.delta, "a number where there is an epsilon")
 
     def __str__(self) -> str:
         """Return the study in words."""
@@ -109,7 +112,9 @@ class PortfolioSource:
         if not self.epsilon:
             return f"{clients}, no client's scores"
         assert self.delta is not None
-        return f"{clients}, {Guarantee(CLIENT).text(self.epsilon, self.delta, '.2f')}"
+        is_tuner = self.kind == "FederationTuner"
+        terms = Guarantee(CLIENT, conditions=(WITHOUT_TRAINING,) if is_tuner else ())
+        return f"{clients}, {terms.text(self.epsilon, self.delta, '.2f')}"
 
 
 @dataclass(frozen=True)

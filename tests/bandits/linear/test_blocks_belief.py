@@ -12,6 +12,8 @@ from flwr_fbo.bandits import (
     ContinualSettings,
     FeatureEncoder,
     LinearUCBSettings,
+    Number,
+    Prior,
 )
 from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Confidence
@@ -184,3 +186,26 @@ def test_few_sites_leave_by_the_noise_alone() -> None:
     misfit, rng = Misfit(SETTINGS, mu=0.4), np.random.default_rng(0)
     left = [misfit.leaves(5.0 * draw, 16) for draw in rng.normal(size=20_000)]
     assert np.mean(left) == pytest.approx(0.0122, abs=0.002)
+
+
+def test_spare_arms_have_blocks_of_their_own_too() -> None:
+    encoder = FeatureEncoder(
+        {"age": Number(0, 9), "dose": Number(0, 9)}, blocks=("a", "b"), spare=("c",)
+    )
+    releases = replace(RELEASES, dimension=encoder.dimension)
+    settings = replace(SETTINGS, releases=releases, encoder=encoder)
+    totals = np.array([total_of(np.zeros(encoder.dimension), 300, 2)])
+    about = Confidence.of(settings, 50), totals, np.ones(1), 50
+    found, expected = BlocksBelief(*about), BlocksBelief(*about, num_arms=3)
+    np.testing.assert_array_equal(
+        found.belief.ellipsoid.estimate, expected.belief.ellipsoid.estimate
+    )
+
+
+def test_a_prior_changes_choices_and_not_when_sharing_ends() -> None:
+    totals = np.array([total_of(THETA, 400, 1)]) + noise_of(D + 1, 30.0, 3)
+    about = Confidence.of(SETTINGS, 50), totals, np.array([30.0]), 50
+    alone = BlocksBelief(*about)
+    led = BlocksBelief(*about, prior=Prior(total_of(THETA, 50, 9), 50))
+    assert led.worth == alone.worth
+    assert led.belief.ellipsoid.log_det > alone.belief.ellipsoid.log_det

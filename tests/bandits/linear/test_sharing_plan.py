@@ -132,9 +132,13 @@ def test_the_suggested_schedule_is_early() -> None:
         ({"num_agents": 0}, "num_agents=0"),
         ({"num_trials": 10}, "num_trials=10"),
         ({"local_data": "raw"}, "local_data='raw'"),
-        ({"releases": BLOCKS}, "local_data='own'"),
     ],
 )
 def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         replace(PLAN, **change)
+
+
+def test_blocks_of_own_data_are_planned_as_own_data_are() -> None:
+    plan = SharingPlan(BLOCKS, 50, 500, "own", PLAN.times)
+    assert plan.regret_alone == PLAN.regret_alone

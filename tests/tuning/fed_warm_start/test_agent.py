@@ -193,6 +193,17 @@ def test_it_is_led_where_the_best_of_others_fails(vectors: FloatArray) -> None:
     assert np.nanmax(one.values) > 0.7 * objective(9)({"x": 0.65, "y": 0.2, "depth": 1})
 
 
+def test_it_tries_all_of_a_small_space_where_all_fail(vectors: FloatArray) -> None:
+    space = SearchSpace({name: IntDistribution(0, 1) for name in "xy"})
+    facts = WarmStartFacts(COHORTS)
+    one = FedWarmStartAgent(space, "maximize", SETTINGS, 9, 1, 5, facts=facts)
+    one.receive(vectors)
+    assert one._head_start() is not None
+    for iteration in range(4):
+        play_round(one, lambda params: float("nan"), iteration, None, False)
+    assert len({tuple(point) for point in one.points[:4].tolist()}) == 4
+
+
 def test_what_comes_after_the_first_trial_changes_nothing(vectors: FloatArray) -> None:
     one = played(agent(9), 1)
     one.receive(vectors)

@@ -265,7 +265,7 @@ class SumNoise(ABC):
 
     @cached_property
     def share_stds(self) -> tuple[tuple[int, float], ...]:
-        """Runs of coordinates: their number, and the deviation of one share.
+        """How many coordinates each run has, and the deviation of one share in it.
 
         H shares have the planned variance, enlarged by what the proof spends: t^2 for
         the random rounding, and one part in 2**30 for xi.

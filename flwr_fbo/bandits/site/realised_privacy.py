@@ -73,8 +73,8 @@ class RealisedPrivacy:
     ... )
     >>> found.median
     2.0
-    >>> print(found)
-    epsilon 2 in the median, 2.4 at 90 % of 3 outcomes: an estimate, not a guarantee
+    >>> print(found)  # doctest: +ELLIPSIS
+    epsilon 2 per example (...) in the median, 2.4 at 90 % of 3 outcomes: an estimate...
 
     Attributes
     ----------

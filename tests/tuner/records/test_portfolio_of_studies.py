@@ -345,7 +345,7 @@ def test_the_command_writes_the_file_and_says_what_it_cost(
     done = CliRunner().invoke(app, ["portfolio", str(file), str(first), "--size", "2"])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("FederationTuner, 6 clients, epsilon ")
-    assert done.output.endswith(f"delta 0.001)\n2 settings in {file}\n")
+    assert done.output.endswith(f", without the training\n2 settings in {file}\n")
     assert StudyPortfolio.load(file) == portfolio_of_studies([first], size=2)
     exact = str(studies / "exact")
     done = CliRunner().invoke(app, ["portfolio", str(file), exact])

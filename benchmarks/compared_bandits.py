@@ -27,7 +27,6 @@ dependencies cannot be built for Python 3.11; obp 0.5 refuses it) and ``pip inst
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
@@ -43,7 +42,7 @@ import numpy as np
 from scipy.stats import sem
 
 from benchmarks.classified_bandits import Table, _components, _table, keel
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, read_rows, run_or_show
 from flwr_fbo import FedUCB, InProcessGrid, LinearBanditPolicy, linear_bandit_app
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
@@ -380,11 +379,7 @@ def show(path: Path) -> None:
 
 def main() -> None:
     """Run or show."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=("run", "show"))
-    parser.add_argument("rows", type=Path)
-    arguments = parser.parse_args()
-    {"run": run, "show": show}[arguments.stage](arguments.rows)
+    run_or_show(__doc__, run, show)
 
 
 if __name__ == "__main__":

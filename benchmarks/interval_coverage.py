@@ -13,7 +13,6 @@ with the mean of the problem.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, read_rows, run_or_show
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import (
     Category,
@@ -320,11 +319,7 @@ def show(path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, or show the rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=["run", "show"])
-    parser.add_argument("rows", type=Path)
-    given = parser.parse_args(arguments)
-    {"run": run, "show": show}[given.stage](given.rows)
+    run_or_show(__doc__, run, show, arguments)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ site: at the first site they are the problem "ball".
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.interval_coverage import PROBLEMS
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, read_rows, run_or_show
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import (
     ContinualSettings,
@@ -252,11 +251,7 @@ def show(path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, or show the rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=["run", "show"])
-    parser.add_argument("rows", type=Path)
-    given = parser.parse_args(arguments)
-    {"run": run, "show": show}[given.stage](given.rows)
+    run_or_show(__doc__, run, show, arguments)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ Rows are written as they come, and what a file has is not run again.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.classified_bandits import TABLES, Table
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, read_rows, run_or_show
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, Decision, LinearUCBSettings, Prior
 from flwr_fbo.bandits.linear.confidence import Confidence
@@ -211,11 +210,7 @@ def show(path: Path) -> None:
 
 def main() -> None:
     """Run or show."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=("run", "show"))
-    parser.add_argument("rows", type=Path)
-    arguments = parser.parse_args()
-    {"run": run, "show": show}[arguments.stage](arguments.rows)
+    run_or_show(__doc__, run, show)
 
 
 if __name__ == "__main__":

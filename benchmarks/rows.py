@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,20 @@ def play_and_show(
     given = parser.parse_args()
     play(given.path, given.seeds)
     show(given.path)
+
+
+def run_or_show(
+    about: str | None,
+    run: Callable[[Path], None],
+    show: Callable[[Path], None],
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Run a benchmark, ``run ROWS.jsonl``, or print its rows, ``show ROWS.jsonl``."""
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
+    parser.add_argument("stage", choices=("run", "show"))
+    parser.add_argument("rows", type=Path)
+    given = parser.parse_args(arguments)
+    {"run": run, "show": show}[given.stage](given.rows)
 
 
 def _whole(text: str) -> str:

@@ -55,7 +55,6 @@ which cost 5 %, and were dropped. Seeds 0 and 1 are played first, 200 sites last
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -70,7 +69,7 @@ from numpy.typing import NDArray
 from scipy.stats import sem, t
 
 from benchmarks.classified_bandits import TABLES, Table, keel
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, read_rows, run_or_show
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
@@ -428,11 +427,7 @@ def show(path: Path) -> None:
 
 def main() -> None:
     """Run or show."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=("run", "show"))
-    parser.add_argument("rows", type=Path)
-    arguments = parser.parse_args()
-    {"run": run, "show": show}[arguments.stage](arguments.rows)
+    run_or_show(__doc__, run, show)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ The planner takes bounds that the data fill, and knows nothing of it.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -65,7 +64,7 @@ from scipy.stats import sem
 
 from benchmarks.bandit_defaults import BOUNDS
 from benchmarks.classified_bandits import TABLES, Table, keel
-from benchmarks.rows import add_rows, read_rows
+from benchmarks.rows import add_rows, read_rows, run_or_show
 from benchmarks.secure_bandits import Believing, Blocks, OwnSites, noise_of
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import (
@@ -265,11 +264,7 @@ def show(path: Path) -> None:
 
 def main() -> None:
     """Run or show."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=("run", "show"))
-    parser.add_argument("rows", type=Path)
-    arguments = parser.parse_args()
-    {"run": run, "show": show}[arguments.stage](arguments.rows)
+    run_or_show(__doc__, run, show)
 
 
 if __name__ == "__main__":

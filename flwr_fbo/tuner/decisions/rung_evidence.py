@@ -72,8 +72,9 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     ------
     AggregationError
         If more than half of the clients have none, and the trials do not differ by more
-        than noise. An error where at least half of the clients have scores has
-        probability 0.01 at most.
+        than noise; or if none has any, however different noise makes the trials. An
+        error where at least half of the clients have scores has probability 0.01 at
+        most.
     """
     scores, facts = row.vectors, row.facts
     is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
@@ -84,10 +85,11 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     num_ballots, rung = facts["num_ballots"], row.iteration + 1
     silent = min(round(num_silent), num_ballots)
     is_most = num_silent > num_ballots / 2 + _SURE * std
-    if is_most and p_value > _ERROR_LEVEL:
+    is_everybody = num_silent > num_ballots - 1 + _SURE * std
+    if is_everybody or (is_most and p_value > _ERROR_LEVEL):
         raise AggregationError(
-            f"The scores that rung {rung} released do not differ from noise alone (p = "
-            f"{p_value:.2f}), and about {silent} of {num_ballots} clients have no "
+            f"The scores that rung {rung} released do not differ from noise (p = "
+            f"{p_value:.2g}), and about {silent} of {num_ballots} clients have no "
             "finite score in any trial: there is nothing to choose by. Is the metric "
             "NaN, or num-examples 0 in the replies to evaluate? The log of each site "
             "says whether it has scores. With folder=, another try needs a new folder."

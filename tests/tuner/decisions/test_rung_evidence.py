@@ -124,6 +124,14 @@ def test_ballots_that_cancel_are_no_error_and_the_result_says_how_sure_it_is(
     assert "noise" not in caplog.text
 
 
+def test_where_nobody_has_scores_noise_is_never_taken_for_a_difference() -> None:
+    """One draw in a hundred differs at level 0.01; the count alone is sure."""
+    choices = _choices(_federation(N), 1000, epsilon=1000.0)
+    p_values = [_found(choice)[0] for choice in choices]
+    assert min(p_values) < 0.01
+    assert _share_of_errors(choices) == 1.0
+
+
 def test_some_clients_without_scores_are_told_with_a_standard_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -34,8 +34,9 @@ admitted all of this". A limit that is raised because of what studies found, or 
 set when a server could already have gone beyond it, is none that was set before.
 
 *The rule.* A release with q = 1 costs mu^2 = 1 / z^2. A study with q < 1 is charged
-whole with its first release, since the server decides when it stops. The j-th such
-study costs delta_j = D / (j (j + 1)) and mu_j^2, with the smallest mu_j for which
+whole with its first release, since the server decides when it stops. So is a training:
+as it was planned, see `flwr_fbo.charge_training`. The j-th such study costs delta_j = D
+/ (j (j + 1)) and mu_j^2, with the smallest mu_j for which
 
     H(x) <= delta_j + G(x; mu_j)    for all x >= 0, in both directions.
 
@@ -43,8 +44,12 @@ H(x) is the study's delta at epsilon = x, of all its releases composed, and G th
 the Gaussian mechanism, `gaussian_delta`. D is set aside before the first release: a
 tenth of delta if the ledger begins with such a study, else a millionth, which no
 Gaussian release notices. Epsilon solves G(epsilon; mu) = delta - D, where mu^2 is the
-sum of all. The first study with q < 1, or the first release with q = 1, may instead
-cost what it costs alone, as long as nothing else is charged.
+sum of all.
+
+What is charged first, if it is a study with q < 1, costs no mu_j^2 nor delta_j. Instead
+epsilon solves H(epsilon) = delta - D, with H of that study and one Gaussian mechanism
+together, whose mu^2 is the sum of all others. As long as nothing else is charged, it
+costs what it costs alone, at delta; so does a first release with q = 1.
 
 *Proof.* Fix two neighbours and a direction. Let L be the privacy loss so far, and B and
 E what is left of the largest mu^2 that the limit allows, and of D. Consider
@@ -63,9 +68,12 @@ direction: H(x) = 1 - e^x + e^x H'(-x), where H' is that of the other direction,
 is its own.) Releases with q = 1 are the case delta_j = 0. In the end V is at least (1 -
 exp(epsilon - L))+, whose mean is the delta of everything; in the beginning it is delta
 at most. A study that is read release by release, in any order and between others, tells
-no more than all its releases at once: so its cost may be paid with the first one. What
-is charged first was chosen before anything was read. If it costs more by the rule than
-the limit allows, nothing is admitted after it, and its own delta is that of everything.
+no more than all its releases at once: so its cost may be paid with the first one.
+
+What is charged first was chosen before anything was read. So B may be set once it is
+known: as large as the mean over its loss, of G(epsilon - L; sqrt(B)) + D, allows in both
+directions. That mean is H of it and the Gaussian one together, plus D. If it is above
+delta with B = 0, nothing is admitted after it, and its own delta is that of everything.
 
 D may not be chosen later, nor be what Gaussian releases have left of delta: then the
 server would choose by the loss so far which of the two it spends, and gain by it.
@@ -83,7 +91,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import Any
@@ -128,10 +136,14 @@ class Spent:
         before its first release: a study with sampling, or one Gaussian release.
     num_releases : int
         Number of releases that were charged.
+    replaced : bool
+        Whether sampled charges are for contributions that are replaced by others: see
+        `poisson_epsilon`.
     """
 
     groups: tuple[Group, ...] = ()
     num_releases: int = 0
+    replaced: bool = False
 
     @classmethod
     def of(
@@ -146,8 +158,8 @@ class Spent:
         Parameters
         ----------
         total : PrivacyUnit
-            Unit that they are added up for: `CLIENT` or `EXAMPLE`. What does not
-            protect it is converted, or left out: see `counted_in`.
+            Unit that they are added up for, one of `TOTALS`. What does not protect it
+            is converted, or left out: see `counted_in`.
         facts : iterable of mapping
             Facts of each charge, in order: see `charge_facts`. Where a charge with
             sampling does not say what its study promised, as in ledgers of earlier
@@ -182,9 +194,9 @@ class Spent:
         promise : Promise, optional
             Its releases.
         """
-        groups = charged.groups(total)
+        groups, replaced = charged.groups(total), total.adjacency == "replaced"
         if promise is None:
-            return cls(groups, charged.num_releases)
+            return cls(groups, charged.num_releases, replaced)
         known, promised = Charged(own), promise.charges
         counted = counted_in(total, promise.unit, promised)
         missing = _count(counted)
@@ -196,7 +208,7 @@ class Spent:
         elif counted and all(missing - _count(g) for g in known.groups(total)):
             groups += (tuple(counted),)
         to_come = max(0, promise.num_releases - known.num_releases)
-        return cls(groups, charged.num_releases + to_come)
+        return cls(groups, charged.num_releases + to_come, replaced)
 
     def least_epsilon(self, delta: float) -> float:
         """Return what `epsilon` is at least, at once."""
@@ -224,12 +236,15 @@ class Spent:
             c.noise_multiplier < LEAST_NOISE for group in self._counts for c in group
         ):
             return math.inf  # the arithmetic below would overflow
-        reserved, squares = self._reserved(delta), self._squares(delta)
-        by_rule = gaussian_epsilon(delta - reserved, squares**0.5) if squares else 0.0
-        if len(self.groups) > 1:
-            return by_rule
-        # Chosen before anything was read.
-        return min(by_rule, poisson_epsilon(_entries(self.groups[0]), delta))
+        first, *others = self.groups
+        alone = _entries(first)
+        if not others:  # chosen before anything was read
+            return poisson_epsilon(alone, delta, replaced=self.replaced)
+        squares, left = self._squares(delta), delta - self._reserved(delta)
+        if not _samples(first):
+            return gaussian_epsilon(left, squares**0.5)
+        one_gaussian = (1.0, squares**-0.5, 1)
+        return poisson_epsilon((*alone, one_gaussian), left, replaced=self.replaced)
 
     def exceeds(self, epsilon: float, delta: float) -> bool:
         """Return whether a limit would not have admitted it."""
@@ -250,10 +265,17 @@ class Spent:
             return max_epsilon
         if self.exceeds(max_epsilon, delta):
             return 0.0
-        # mu^2 adds up under full adaptivity: what is left of it is one study's.
-        most = gaussian_mu(max_epsilon, delta - self._reserved(delta))
-        left = most**2 - self._squares(delta)
-        return gaussian_epsilon(delta, left**0.5) if left > 0 else 0.0
+        # mu^2 adds up under full adaptivity: what is left of it is one study's. With a
+        # sampled study at first it is that with which its losses just fit the limit.
+        low, high = 0.0, gaussian_mu(max_epsilon, delta - self._reserved(delta)) ** 2
+        while high - low > 1e-9 * high:
+            square = (low + high) / 2
+            more = (Charge(square**-0.5),)
+            fits = not replace(self, groups=(*self.groups, more)).exceeds(
+                max_epsilon, delta
+            )
+            low, high = (square, high) if fits else (low, square)
+        return gaussian_epsilon(delta, low**0.5) if low > 0 else 0.0
 
     def _reserved(self, delta: float) -> float:
         """Return D: a function of the first group, which was chosen before all else."""
@@ -261,7 +283,7 @@ class Spent:
         return delta * (_RESERVED if is_sampled else _RESERVED_BESIDE_GAUSSIAN)
 
     def _squares(self, delta: float) -> float:
-        """Return the sum of mu^2."""
+        """Return the sum of mu^2, without a study with sampling that is the first."""
         squares: list[float] = []
         reserved, sampled = self._reserved(delta), set()
         for group, count in self._counts.items():
@@ -270,10 +292,13 @@ class Spent:
             else:
                 squares += repeat(_without_sampling(_entries(group)), count)
         in_order = [group for group in self.groups if group in sampled]
+        if _samples(self.groups[0]):
+            in_order = in_order[1:]
         for number, group in enumerate(in_order, 1):
             # These shares of D add up to D, however many studies follow.
             share = reserved / (number * (number + 1))
-            squares.append(_gaussian_parameter(_entries(group), share) ** 2)
+            entries = _entries(group)
+            squares.append(_gaussian_parameter(entries, share, self.replaced) ** 2)
         # Exact: Gaussian releases in another order cost the same, to the last digit.
         return math.fsum(squares)
 
@@ -301,7 +326,7 @@ def _without_sampling(entries: _Entries) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _gaussian_parameter(entries: _Entries, share: float) -> float:
+def _gaussian_parameter(entries: _Entries, share: float, replaced: bool) -> float:
     """Return mu_j, to 1e-5 of it: see the rule.
 
     Parameters
@@ -310,11 +335,15 @@ def _gaussian_parameter(entries: _Entries, share: float) -> float:
         The releases of a study.
     share : float
         delta_j.
+    replaced : bool
+        See `Spent`.
     """
-    most = math.sqrt(_without_sampling(entries))
+    # Replacing a sampled contribution is at most twice the distance to zeros.
+    most = math.sqrt(_without_sampling(entries)) * (2 if replaced else 1)
     # It loads SciPy's signal processing, which only some studies need.
     from flwr_fbo.privacy.loss_distribution import composed_losses
 
     return max(
-        loss.gaussian_parameter(share, most) for loss in composed_losses(entries)
+        loss.gaussian_parameter(share, most)
+        for loss in composed_losses(entries, replaced=replaced)
     )

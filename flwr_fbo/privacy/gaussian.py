@@ -97,7 +97,10 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 def poisson_epsilon(
-    entries: tuple[tuple[float, float, int], ...], delta: float
+    entries: tuple[tuple[float, float, int], ...],
+    delta: float,
+    *,
+    replaced: bool = False,
 ) -> float:
     """Return epsilon at ``delta`` of Poisson-sampled Gaussian mechanisms, by ``pld``.
 
@@ -107,6 +110,10 @@ def poisson_epsilon(
         Sampling probability, noise multiplier and number of releases; one at least.
     delta : float
         In (0, 1).
+    replaced : bool
+        Whether a contribution that is sampled with q < 1 is replaced by another, and
+        not by zeros: noise is z times the largest norm of one. With q = 1 noise is z
+        times the largest distance of two contributions, whichever they are.
     """
     if all(q == 1.0 for q, _, _ in entries):
         # Independent Gaussian mechanisms compose as one: their mu^2 = 1/z^2 add up.
@@ -115,7 +122,7 @@ def poisson_epsilon(
     # It loads SciPy's signal processing, which only some studies need.
     from flwr_fbo.privacy.loss_distribution import sampled_epsilon
 
-    return sampled_epsilon(entries, delta)
+    return sampled_epsilon(entries, delta, replaced=replaced)
 
 
 @lru_cache(maxsize=128, typed=True)  # True is not allowed, and equals 1.0

@@ -36,12 +36,31 @@ exact.
 \rVert \le \lVert f(m) - f(0) \rVert + \lVert f(0) - f(m') \rVert \le 2S`. Noise of z S
 is thus z/2 times the sensitivity of replacement: 2/z-GDP, and squares add up (Dong,
 Roth & Su, 2022, corollary 2). With f(m') = -f(m) and norm S the distance is 2S.
-Sampling keeps this an upper bound: a sampled release is a mixture of one with the
-message and one without it, with equal weights in both worlds, and the hockey-stick
-divergence is jointly convex. Two steps of zeroing, m to 0 and 0 to m', bound it too:
-if a study has :math:`\delta(x)` for zeroed messages, it has at most :math:`(1 + e^x)
-\delta(x)` at 2x for replaced ones. `replaced_epsilon` of sampled releases is the
-smaller.
+
+*The same with Poisson sampling.* Let a release have noise of z S, and let each message
+be in it with probability q. Then the pair of :math:`(1-q) N(0, z^2) + q N(1, z^2)` and
+:math:`(1-q) N(0, z^2) + q N(-1, z^2)` dominates a message that is replaced by another:
+at each epsilon its delta is at least that of the release. So releases compose by the
+losses of these pairs (Zhu, Dong & Wang, 2022, theorem 10), however each was chosen from
+the ones before. It is the pair that dp-accounting takes for ``REPLACE_ONE``
+(`GaussianPrivacyLoss`, adjacency ``REPLACE``). It holds for the gradients of an example
+in DP-SGD, too, with S the clipping norm.
+
+*Proof.* Let u and v be the two contributions over z S, with norms of at most 1/z. All
+else in the sum is the same in both worlds: given that, it moves both laws alike, and
+the hockey-stick divergence :math:`H_a` is jointly convex. For :math:`a = e^\epsilon \ge
+1` the unsampled parts of both laws cancel, but for :math:`(1-q)(a-1)`:
+
+.. math:: H_a = q\, E (1 - s X - a Y)_+, \quad s = (1-q)(a-1)/q,
+
+with the mean under N(u). There X and Y, the densities of N(0) and N(v) over that of
+N(u), are lognormal with mean 1. The covariance matrix of their logarithms has the
+entries :math:`|u|^2`, :math:`u \cdot (u - v)` and :math:`|u - v|^2`. The mean of f(X, Y)
+changes with these by :math:`\tfrac12 \sum_{ij} d\Sigma_{ij} E[X_i X_j f_{ij}]`
+(Plackett, 1954), and here :math:`f_{ij} \ge 0`. So it is largest where each entry is:
+1/z^2, 2/z^2 and 4/z^2, which v = -u of norm 1/z attains. For a < 1 the roles of u and v
+change. (Lebeda, Regehr, Kamath & Steinke, 2024, show that each adjacency and way of
+sampling needs a pair of its own.)
 
 *A group of k.* If k examples of one person are replaced, one after another, each step
 is :math:`\mu`-GDP, and all are :math:`k\mu`-GDP (theorem 2.14 there).
@@ -112,9 +131,11 @@ class PrivacyUnit:
         return f"per {self.protects}, {_WORDS[self.protects, self.adjacency]}"
 
 
-# The unit of tuning: all messages of a site, or zeros. And that of a bandit.
+# The unit of tuning: all messages of a site, or zeros. That of a bandit. And that of a
+# training with DP-SGD, whose libraries add or remove one example.
 CLIENT = PrivacyUnit("client", "zeroed")
 EXAMPLE = PrivacyUnit("example", "replaced")
+ONE_EXAMPLE_LESS = PrivacyUnit("example", "zeroed")
 
 
 @dataclass(frozen=True)
@@ -196,19 +217,14 @@ def replaced_epsilon(
     delta : float
         In (0, 1).
     """
-    squares = sum(count * (2.0 / z) ** 2 for _, z, count in entries)
-    as_if_all = gaussian_epsilon(delta, math.sqrt(squares))
-    if all(q == 1.0 for q, _, _ in entries):
-        return as_if_all
-    half = min(as_if_all / 2, 700.0)  # exp overflows beyond
-    # Two steps of x: the smallest x with (1 + exp(x)) delta(x) <= delta, from below.
-    x = poisson_epsilon(entries, delta / 2)
-    while x < half:
-        needed = poisson_epsilon(entries, delta / (1.0 + math.exp(x)))
-        if needed <= x:
-            return 2 * x
-        x = max(needed, x * 1.001)
-    return as_if_all
+    return poisson_epsilon(replaced_entries(entries), delta, replaced=True)
+
+
+def replaced_entries(
+    entries: tuple[tuple[float, float, int], ...],
+) -> tuple[tuple[float, float, int], ...]:
+    """Return zeroed charges for `poisson_epsilon` of replaced contributions."""
+    return tuple((q, z if q < 1 else z / 2, count) for q, z, count in entries)
 
 
 def profile_text(mu: float, delta: float) -> str:

@@ -14,8 +14,10 @@ composing and searching takes milliseconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 from scipy import fft
@@ -55,7 +57,7 @@ class LossDistribution:
 
     @classmethod
     def of_release(
-        cls, q: float, z: float, step: float, *, added: bool
+        cls, q: float, z: float, step: float, direction: Direction
     ) -> LossDistribution:
         """Return an upper bound on a release's loss, exact at the dots.
 
@@ -65,8 +67,9 @@ class LossDistribution:
             Sampling probability and noise multiplier.
         step : float
             Between the dots.
-        added : bool
-            Whether an agent is added, or else left out.
+        direction : {"REMOVE", "ADD", "REPLACE"}
+            Whether a contribution is left out, added, or replaced by another. Without
+            sampling these are the same, and z is for that.
         """
         # Imported here: it takes long, as Flower's own accountant knows.
         from dp_accounting.pld.privacy_loss_mechanism import (
@@ -74,18 +77,16 @@ class LossDistribution:
             GaussianPrivacyLoss,
         )
 
-        # Without sampling both directions are the same.
-        added = added and q < 1
-        direction = AdjacencyType.ADD if added else AdjacencyType.REMOVE
-        loss = GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=direction)
+        direction = "REMOVE" if q == 1 else direction
+        adjacency = AdjacencyType[direction]
+        loss = GaussianPrivacyLoss(z, sampling_prob=q, adjacency_type=adjacency)
         bounds = loss.connect_dots_bounds()
         # The smallest and the largest loss on the grid that are worth a dot.
         lowest = math.floor(bounds.epsilon_lower / step)
         highest = max(math.ceil(bounds.epsilon_upper / step), lowest + 1)
         epsilons = step * np.arange(lowest, highest + 1, dtype=np.float64)
-        curve = _deltas_added if added else _deltas_left_out
         # Rounding must not let delta rise: a mass would be negative, and cut to 0.
-        deltas = np.minimum.accumulate(curve(epsilons, q, z))
+        deltas = np.minimum.accumulate(_CURVES[direction](epsilons, q, z))
         falls, growth = np.diff(deltas), math.expm1(step)
         # Algorithm 1: the masses on the dots whose curve passes through the exact delta
         # at each dot. Between two the curve is linear in exp(epsilon), and the exact
@@ -226,12 +227,45 @@ def _deltas_added(epsilons: FloatArray, q: float, z: float) -> FloatArray:
     return deltas
 
 
+def _deltas_replaced(epsilons: FloatArray, q: float, z: float) -> FloatArray:
+    """Return delta of (1 - q) P + q Q against (1 - q) P + q R, of means 0, 1 and -1.
+
+    The ratio of the densities at x is exp(epsilon) where y = exp(x / z^2) solves a
+    quadratic equation. Both directions are the same, as x and -x change places.
+    """
+    above = np.abs(epsilons)
+    log_growth = np.full_like(above, -np.inf)  # log(exp(epsilon) - 1), -inf at 0
+    some = above > 0
+    log_growth[some] = above[some] + np.log(-np.expm1(-above[some]))
+    log_q, log_rest = math.log(q), math.log1p(-q)
+    # y = (b + sqrt(b^2 + 4 a^2 exp(epsilon))) / (2 a)
+    log_a, log_b = log_q - 0.5 / z**2, log_rest + log_growth
+    root = 0.5 * np.logaddexp(2 * log_b, math.log(4) + 2 * log_a + above)
+    x = z * (np.logaddexp(log_b, root) - math.log(2) - log_a)  # over z
+    # Each of the three is about q or less: so the digits of what is small are kept.
+    deltas = np.exp(log_q + log_ndtr(1 / z - x))
+    deltas -= np.exp(log_q + above + log_ndtr(-1 / z - x))
+    deltas -= np.exp(log_b + log_ndtr(-x))
+    deltas = np.maximum(0.0, deltas)
+    below = epsilons < 0
+    deltas[below] = -np.expm1(epsilons[below]) + np.exp(epsilons[below]) * deltas[below]
+    return deltas
+
+
 def _gaussian_deltas(epsilons: FloatArray, z: float) -> FloatArray:
     """Return `gaussian_delta` of mu = 1 / z at many, of either sign."""
     log_first = log_ndtr(0.5 / z - epsilons * z)
     log_second = epsilons + log_ndtr(-0.5 / z - epsilons * z)
     deltas = -np.exp(log_first) * np.expm1(np.minimum(0.0, log_second - log_first))
     return np.asarray(deltas)
+
+
+Direction = Literal["REMOVE", "ADD", "REPLACE"]
+_CURVES: dict[Direction, Callable[[FloatArray, float, float], FloatArray]] = {
+    "REMOVE": _deltas_left_out,
+    "ADD": _deltas_added,
+    "REPLACE": _deltas_replaced,
+}
 
 
 def joint_delta(
@@ -313,7 +347,7 @@ _BLOCK = 4
 _DEEP = 100
 
 
-def sampled_epsilon(entries: Entries, delta: float) -> float:
+def sampled_epsilon(entries: Entries, delta: float, *, replaced: bool) -> float:
     """Return epsilon at ``delta`` of releases of any sampling probabilities.
 
     All releases but the last few are composed, and these apart from them: a study that
@@ -324,11 +358,15 @@ def sampled_epsilon(entries: Entries, delta: float) -> float:
     few = (count - 1) % _BLOCK + 1
     most = (*before, (q, z, count - few)) if count > few else tuple(before)
     return largest_epsilon(
-        composed_losses(most, step), _self_composed(q, z, few, step), delta
+        composed_losses(most, step, replaced=replaced),
+        _self_composed(q, z, few, step, replaced),
+        delta,
     )
 
 
-def composed_losses(entries: Entries, step: float | None = None) -> Losses:
+def composed_losses(
+    entries: Entries, step: float | None = None, *, replaced: bool
+) -> Losses:
     """Return the losses of releases of any sampling probabilities together.
 
     Parameters
@@ -337,11 +375,14 @@ def composed_losses(entries: Entries, step: float | None = None) -> Losses:
         Sampling probability, noise multiplier and number of releases, each.
     step : float, optional
         Distance of the losses on the grid; one that fits the releases unless given.
+    replaced : bool
+        Whether a sampled contribution is replaced by another one, or else is left out
+        or added. Without sampling that is the same, with another noise multiplier.
     """
     step = _grid_step(entries) if step is None else step
     for end in range(_DEEP, len(entries), _DEEP):  # cached, before it is too deep
-        _composed(entries[:end], step)
-    return _composed(entries, step)
+        _composed(entries[:end], step, replaced)
+    return _composed(entries, step, replaced)
 
 
 def largest_epsilon(some: Losses, others: Losses, delta: float) -> float:
@@ -355,33 +396,45 @@ def largest_epsilon(some: Losses, others: Losses, delta: float) -> float:
 
 
 @lru_cache(maxsize=128)
-def _composed(entries: Entries, step: float) -> Losses:
+def _composed(entries: Entries, step: float, replaced: bool) -> Losses:
     """Return the losses of entries together: always from the first on, bit by bit."""
     if not entries:
         nothing = LossDistribution.nothing(step)
         return nothing, nothing
-    more = _self_composed(*entries[-1], step)
+    more = _self_composed(*entries[-1], step, replaced)
     if len(entries) == 1:
         return more
-    left_out, added = _composed(entries[:-1], step)
-    return left_out.compose(more[0]), added.compose(more[1])
+    return _both(_composed(entries[:-1], step, replaced), more)
 
 
 @lru_cache(maxsize=128)
-def _self_composed(q: float, z: float, count: int, step: float) -> Losses:
+def _self_composed(
+    q: float, z: float, count: int, step: float, replaced: bool
+) -> Losses:
     """Return the losses of ``count`` equal releases, from those of powers of two.
 
     Those of ``count`` are the same whatever was asked for before.
     """
     if count == 1:
-        return (
-            LossDistribution.of_release(q, z, step, added=False),
-            LossDistribution.of_release(q, z, step, added=True),
-        )
+        release = LossDistribution.of_release
+        if replaced or q == 1:  # both directions are the same
+            loss = release(q, z, step, "REPLACE")
+            return loss, loss
+        return release(q, z, step, "REMOVE"), release(q, z, step, "ADD")
     low = count & -count
     rest = count - low or low // 2
-    first, second = (_self_composed(q, z, n, step) for n in (rest, count - rest))
-    return first[0].compose(second[0]), first[1].compose(second[1])
+    first, second = (
+        _self_composed(q, z, n, step, replaced) for n in (rest, count - rest)
+    )
+    return _both(first, second)
+
+
+def _both(some: Losses, others: Losses) -> Losses:
+    """Return the losses of two mechanisms together, in each direction."""
+    one = some[0].compose(others[0])
+    if some[0] is some[1] and others[0] is others[1]:
+        return one, one
+    return one, some[1].compose(others[1])
 
 
 def _grid_step(entries: Entries) -> float:

@@ -46,7 +46,12 @@ from flwr_fbo.privacy.gaussian import (
     gaussian_epsilon,
     poisson_epsilon,
 )
-from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, PrivacyUnit
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    EXAMPLE,
+    ONE_EXAMPLE_LESS,
+    PrivacyUnit,
+)
 from flwr_fbo.privacy.sampling import PROBABILITY
 
 FILE_NAME, KIND = "spending.sqlite", LEDGER_KIND
@@ -58,8 +63,10 @@ PATIENCE = 30.0
 # the site has a folder of its own, whose charges are all about the same data.
 MARK, SERVER = "mark", "server"
 
-# What may be promised at most: composing more would take a site too long.
-MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
+# What may be promised at most: composing more would take a site too long. Equal
+# releases cost it little, so of a hundred different ones it takes a tenth of them.
+MOST_NOISE, MOST_RELEASES, _MOST_CHARGES = 1e6, 100_000, 100
+_MOST_OF_ALL = 1_000_000
 # In place of a release's number: what no noise covers, charged once a study.
 UNPROTECTED = 0
 # What tells a release from all others.
@@ -91,7 +98,7 @@ class Charge:
     sampling_probability : float
         q in (0, 1], of Poisson sampling.
     num_releases : int
-        From 1 to 10,000.
+        From 1 to 100,000.
 
     Raises
     ------
@@ -102,7 +109,7 @@ class Charge:
     noise_multiplier: float = field(metadata=number(0, MOST_NOISE))
     sampling_probability: float = field(default=1.0, metadata=PROBABILITY)
     # Free: equal releases cost no more time than one of them.
-    num_releases: int = field(default=1, metadata=integer(1, _MOST_RELEASES, cap=FREE))
+    num_releases: int = field(default=1, metadata=integer(1, MOST_RELEASES, cap=FREE))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -197,8 +204,9 @@ class Promise:
         count, releases = len(self.charges), self.num_releases
         expected = f"at most {_MOST_CHARGES} different ones in a row"
         require(count <= _MOST_CHARGES, "len(charges)", count, expected)
-        expected = f"at most {_MOST_RELEASES} in all"
-        require(releases <= _MOST_RELEASES, "num_releases", releases, expected)
+        most = min(MOST_RELEASES, _MOST_OF_ALL // max(count, 1))
+        expected = f"at most {most} in all, with {count} different ones"
+        require(releases <= most, "num_releases", releases, expected)
 
     @classmethod
     def of(cls, charges: Iterable[Charge], private: bool, delta: float) -> Promise:
@@ -257,33 +265,49 @@ def _charges(values: tuple[tuple[float, float, int], ...]) -> Group:
     return tuple(Charge(*value) for value in values)
 
 
+# The units that a ledger is added up for.
+TOTALS = (CLIENT, ONE_EXAMPLE_LESS, EXAMPLE)
+
+
 def counted_in(total: PrivacyUnit, unit: PrivacyUnit | None, group: Group) -> Group:
     """Return what charges cost in the total of a unit; empty if nothing.
 
-    What protects a client protects each of its examples, if its message is replaced:
-    with half the noise multiplier, and without amplification by sampling. What protects
-    an example says nothing of the client. What has no noise protects nobody.
+    What protects an example says nothing of the client. In the totals of an example:
+
+    - what protects a client protects each of its examples, if its message is replaced:
+      with half the noise multiplier, and without amplification by sampling;
+    - what protects an example that is replaced protects one that is taken out, as a row
+      of zeros could be in its place;
+    - what protects an example that is taken out protects one that is replaced with half
+      the noise multiplier, or by the pair of `flwr_fbo.privacy.guarantee` where it is
+      sampled: see `Spent.replaced`.
+
+    What has no noise protects nobody.
 
     Parameters
     ----------
     total : PrivacyUnit
-        `CLIENT` or `EXAMPLE`.
+        One of `TOTALS`.
     unit : PrivacyUnit, optional
         Whom the charges protect; None where it is not known: then they count in every
-        total.
+        total, as if they protected a client.
     group : tuple of Charge
         The charges.
     """
-    if unit is not None and total.protects == "client" and unit.protects == "example":
-        return ()
-    if any(charge.noise_multiplier < LEAST_NOISE for charge in group):
+    unit = CLIENT if unit is None else unit
+    if total.protects == "client":
+        return group if unit.protects == "client" else ()
+    if any(charge.noise_multiplier < LEAST_NOISE for charge in group) or unit == total:
         return group
-    is_zeroed = unit is None or unit.adjacency == "zeroed"
-    if total.adjacency == "replaced" and is_zeroed:
-        return _charges(
-            tuple((c.noise_multiplier / 2, 1.0, c.num_releases) for c in group)
-        )
-    return group
+    half = unit.adjacency == "zeroed" and total != unit
+    counted = []
+    for charge in group:
+        z, q, count = astuple(charge)
+        if unit == ONE_EXAMPLE_LESS and q < 1:
+            counted.append((z, q, count))
+        else:
+            counted.append((z / 2 if half else z, 1.0, count))
+    return _charges(tuple(counted))
 
 
 class Charged:

@@ -271,7 +271,7 @@ def _loss(part: Group, step: float, added: bool, upper: bool) -> LossDistributio
     for charge in part:
         q, z = charge.sampling_probability, charge.noise_multiplier
         one = (
-            LossDistribution.of_release(q, z, fine, added=added)
+            LossDistribution.of_release(q, z, fine, "ADD" if added else "REMOVE")
             if upper
             else _rounded_down(q, z, fine, added)
         )

@@ -121,7 +121,7 @@ def test_a_study_is_a_gaussian_mechanism_but_for_its_share(
     [charge] = group
     q, z, count = charge.sampling_probability, charge.noise_multiplier, 1
     unsampled = 1 / z
-    for added, loss in enumerate(composed_losses(((q, z, count),))):
+    for added, loss in enumerate(composed_losses(((q, z, count),), replaced=False)):
         mu = loss.gaussian_parameter(share, unsampled)
         assert mu <= unsampled
         points = np.concatenate(
@@ -156,7 +156,7 @@ def test_shares_of_delta_never_add_up_to_more_than_is_reserved(
 ) -> None:
     """D / (j (j + 1)) for the j-th study with sampling: D, however many follow."""
     delta, study = 1e-3, (Charge(5.0, 0.35, 4),)
-    losses = composed_losses(((0.35, 5.0, 4),))
+    losses = composed_losses(((0.35, 5.0, 4),), replaced=False)
     squares = [1 / charge.noise_multiplier**2 for [charge] in first]
     for j in range(1, 6):
         share = reserved * delta / (j * (j + 1))

@@ -21,7 +21,7 @@ STEP = 2.0**-8
 def _loss(count: int, q: float, z: float, step: float = STEP) -> LossDistribution:
     losses = LossDistribution.nothing(step)
     for _ in range(count):
-        one = LossDistribution.of_release(q, z, step, added=False)
+        one = LossDistribution.of_release(q, z, step, "REMOVE")
         losses = losses.compose(one)
     return losses
 
@@ -68,7 +68,7 @@ def test_a_release_is_what_dp_accounting_makes_of_it(
     )
     ours = []
     for added in (False, True):
-        one = LossDistribution.of_release(q, z, STEP, added=added)
+        one = LossDistribution.of_release(q, z, STEP, "ADD" if added else "REMOVE")
         ours.append(joint_epsilon(one, one, delta))
     expected = theirs.compose(theirs).get_epsilon_for_delta(delta)
     assert max(ours) == pytest.approx(expected, rel=1e-7, abs=1e-12)
@@ -76,7 +76,7 @@ def test_a_release_is_what_dp_accounting_makes_of_it(
 
 def test_the_worse_direction_counts_whichever_it_is() -> None:
     left_out, added = (
-        LossDistribution.of_release(0.35, 1.0, STEP, added=added)
+        LossDistribution.of_release(0.35, 1.0, STEP, "ADD" if added else "REMOVE")
         for added in (False, True)
     )
     one, other = (joint_epsilon(loss, loss, 1e-3) for loss in (left_out, added))
@@ -87,7 +87,7 @@ def test_the_worse_direction_counts_whichever_it_is() -> None:
 
 def test_what_is_not_composed_yet_spends_as_much() -> None:
     one, nothing = _loss(5, 0.35, 1.0), LossDistribution.nothing(STEP)
-    other = LossDistribution.of_release(0.05, 0.6, STEP, added=False)
+    other = LossDistribution.of_release(0.05, 0.6, STEP, "REMOVE")
     whole = one.compose(other)
     for delta in (0.3, 1e-3, 1e-9):
         expected = joint_epsilon(whole, nothing, delta)
@@ -101,7 +101,7 @@ def test_what_is_not_composed_yet_spends_as_much() -> None:
 
 def test_a_grid_as_coarse_as_the_loss_still_bounds_it() -> None:
     fine, coarse = (
-        LossDistribution.of_release(0.5, 1e3, s, added=False) for s in (2.0**-14, 1.0)
+        LossDistribution.of_release(0.5, 1e3, s, "REMOVE") for s in (2.0**-14, 1.0)
     )
     for epsilon in (0.0, 1e-4, 1e-3):
         bound = joint_delta(coarse, LossDistribution.nothing(1.0), epsilon)
@@ -110,7 +110,7 @@ def test_a_grid_as_coarse_as_the_loss_still_bounds_it() -> None:
 
 
 def test_more_than_can_be_hidden_costs_everything() -> None:
-    one = LossDistribution.of_release(0.35, 1.0, STEP, added=False)
+    one = LossDistribution.of_release(0.35, 1.0, STEP, "REMOVE")
     assert joint_epsilon(one, one, 1e-30) == math.inf
     either = pytest.approx(2.0 * one.infinite, rel=1e-6, abs=0.0)
     assert joint_delta(one, one, math.inf) == either

@@ -8,6 +8,7 @@ from .clients.app_builders import tuning_app as tuning_app
 from .clients.app_builders import with_tuning as with_tuning
 from .grid import InProcessGrid as InProcessGrid
 from .site.limits import Limits as Limits
+from .site.training import charge_training as charge_training
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB
 from .strategies.dp_fts_de import DPFTSDE as DPFTSDE
 from .strategies.fed_go_ucb import FedGOUCB as FedGOUCB

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from optuna.distributions import FloatDistribution
@@ -30,6 +30,7 @@ from flwr_fbo.privacy.guarantee import (
 )
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.training import PlannedChoice, plan_training
 from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.presets import preset_of, private_strategies
@@ -154,6 +155,26 @@ def privacy(
             "--rdp", help="Add Flower's Renyi accountant, which can take a minute."
         ),
     ] = False,
+    total_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Epsilon per example of the choice and of training with DP-SGD, "
+            "together; with FederationTuner only."
+        ),
+    ] = None,
+    total_delta: Annotated[
+        float | None, typer.Option(help="Delta of that; --delta by default.")
+    ] = None,
+    training_q: Annotated[
+        float | None,
+        typer.Option(
+            "--training-q", help="Sampling probability of an example in a step."
+        ),
+    ] = None,
+    training_steps: Annotated[
+        int | None,
+        typer.Option(help="Steps that an example can be sampled in, of all trials."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the epsilon of a study by each accountant, or the z for an epsilon.
@@ -168,7 +189,9 @@ def privacy(
     Each epsilon is printed with whom it protects, what stands in its place in the other
     world, and delta; and the same noise at other deltas.
 
-    With FederationTuner --releases is the number of rungs. With FedUCB it says whether
+    With FederationTuner --releases is the number of rungs. With --total-epsilon it says
+    which noise multiplier each client should train with, so that training and choice
+    keep to that epsilon for an example. With FedUCB it says whether
     a linear bandit pays, for each of its promises, in points of reward. --releases is
     then the number of synchronisations. It assumes sites that are alike, have rewards
     in [0, 1], and fill the encoder's bounds. The formula is in
@@ -179,9 +202,19 @@ def privacy(
     $ flwr-fbo privacy --strategy FedVote --agents 20 --releases 2 --epsilon 2
       --delta 1e-3
     $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
+    $ flwr-fbo privacy --strategy FederationTuner --agents 20 --releases 3 --epsilon .5
+      --delta 1e-5 --total-epsilon 8 --training-q .05 --training-steps 540
     $ flwr-fbo privacy --strategy FedUCB --agents 50 --releases 10 --trials 500
       --dimensions 8 --epsilon 4 --delta 1e-5
     """
+    of_training = {
+        "total_epsilon": total_epsilon,
+        "total_delta": total_delta,
+        "training_q": training_q,
+        "training_steps": training_steps,
+    }
+    with plain_errors(ValueError):
+        _check_training(strategy, of_training)
     if strategy in _OTHERS:
         options = {
             "num_releases": num_releases,
@@ -195,6 +228,8 @@ def privacy(
         }
         with plain_errors(ValueError):
             plan: StudyPlan = load(_OTHERS[strategy])(strategy, num_agents, options)
+            if total_epsilon is not None:
+                plan = _with_training(plan, of_training)
         text = json_of(plan.values) if as_json else "\n".join(plan.lines)
         typer.echo(text)
         return
@@ -243,16 +278,16 @@ def privacy(
             if method == "rdp" and not with_rdp:
                 continue
             published = question.answer(method, [1.0] * num_releases)
-            exact = question.answer(method, worth)
+            is_worth_as_much = set(worth) == {1.0}
+            exact = published if is_worth_as_much else question.answer(method, worth)
             # The default charges the same z as the published: only its noise differs.
             row = {"published": published, "exact": exact, "default": published}
             answers[method] = row
     if warning := delta_warning(delta, num_agents, CLIENT):
         typer.echo(f"Warning: {warning}.", err=True)
-    # A given z spends what the default noise does, by the tightest accountant.
-    accountant = ReleaseAccountant(q, delta)
     least = answers["pld"]["default"] if z is None else z
     assert least is not None
+    accountant = ReleaseAccountant(q, delta)
     accountant.charge(least, num_releases)
     spent = accountant.spent(Guarantee(CLIENT, "server"))
     if spent.epsilon_if_replaced is None:  # with sampling: only asked for here
@@ -287,6 +322,59 @@ def privacy(
     more = _cohort_lines(question) if once else []
     for line in _vote_lines(question, dimension or 2) if is_vote else more:
         Console().print(line, highlight=False)
+
+
+def _check_training(strategy: str, options: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the options of a training are given together, or none."""
+    asks = options["total_epsilon"] is not None
+    for name, value in options.items():
+        is_given = value is not None
+        if is_given:
+            allowed = "left out: only FederationTuner trains"
+            require(strategy == "FederationTuner", name, value, allowed)
+            require(asks, name, value, "given together with --total-epsilon")
+        allowed = "given together with --total-epsilon"
+        require(is_given or not asks or name == "total_delta", name, value, allowed)
+
+
+def _with_training(plan: StudyPlan, options: Mapping[str, Any]) -> StudyPlan:
+    """Return the plan of a choice, with the training that fits beside it."""
+    choice = PlannedChoice(
+        plan.values["epsilon"], plan.values["delta"], plan.values["unit"]
+    )
+    delta = options["total_delta"]
+    found = plan_training(
+        options["total_epsilon"],
+        choice.delta if delta is None else delta,
+        sampling_probability=options["training_q"],
+        num_steps=options["training_steps"],
+        choice=choice,
+    )
+    parts = {
+        "training": found.of_training,
+        "choice": found.of_choice,
+        "together": found.together,
+    }
+    # Rounded up: a client that trains with what is printed keeps to the total.
+    z = _rounded_up(found.training.noise_multiplier)
+    steps = counted(found.training.num_steps, "step")
+    lines = [
+        f"Training: noise multiplier {z} in each of {steps} of DP-SGD, q = "
+        f"{found.training.sampling_probability:g}.",
+        *(
+            f"{name.capitalize()}: {spent.text('.3g')}."
+            for name, spent in parts.items()
+        ),
+        "Charge it at each site, with all these steps as its plan: "
+        "flwr_fbo.charge_training.",
+    ]
+    values = {
+        "noise_multiplier": found.training.noise_multiplier,
+        "sampling_probability": found.training.sampling_probability,
+        "num_steps": found.training.num_steps,
+        **{name: spent.to_json() for name, spent in parts.items()},
+    }
+    return StudyPlan({**plan.values, "with_training": values}, [*plan.lines, *lines])
 
 
 def _print(

@@ -48,12 +48,7 @@ from flwr_fbo.privacy.gaussian import (
     check_epsilon,
     poisson_epsilon,
 )
-from flwr_fbo.privacy.guarantee import (
-    CLIENT,
-    Guarantee,
-    of_group,
-    replaced_epsilon,
-)
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, replaced_epsilon
 from flwr_fbo.privacy.sampling import Subsampling
 
 Method = Literal["pld", "rdp", "moments"]
@@ -80,8 +75,8 @@ class PrivacySpent(FlowerPrivacySpent):
     guarantee : Guarantee
         Unit of privacy, adjacency, trust and conditions.
     epsilon_if_replaced : float, optional
-        The same at ``delta`` for a client's messages that are replaced by others. None
-        where that is the adjacency, or there is no such bound: see
+        The same at ``delta`` for a client's messages, or an example, replaced by
+        another. None where that is the adjacency, or there is no such bound: see
         `flwr_fbo.privacy.guarantee`.
     """
 
@@ -99,7 +94,9 @@ class PrivacySpent(FlowerPrivacySpent):
     def after(self, form: str = ".4g") -> str:
         """Return the terms that follow the number."""
         other, more = self.epsilon_if_replaced, ""
-        if other is not None and other != self.epsilon:
+        # Of an example both are told: one who reads of it may mean either.
+        is_of_example = self.guarantee.unit.protects == "example"
+        if other is not None and (is_of_example or other != self.epsilon):
             more = f"{_number(other, form)} if replaced by another"
         return self.guarantee.after(self.delta, more)
 
@@ -110,18 +107,6 @@ class PrivacySpent(FlowerPrivacySpent):
             "epsilon_if_replaced": self.epsilon_if_replaced,
             **self.guarantee.facts(self.delta),
         }
-
-    def for_group(self, size: int) -> float:
-        """Return epsilon at ``delta`` for so many examples of one person.
-
-        Raises
-        ------
-        ValueError
-            If the unit is a client, which holds all examples of a person at a site.
-        """
-        protects = self.guarantee.unit.protects
-        require(protects == "example", "unit", protects, "'example', to form groups of")
-        return of_group(self.epsilon, self.delta, size)
 
 
 def terms_of(spent: PrivacySpent | None) -> dict[str, Any]:
@@ -232,12 +217,6 @@ class ReleaseAccountant:
         if self._spent is None:
             self._spent = self._spent_by(self._charges)
         return self._spent
-
-    def would_exceed(self, max_epsilon: float, noise_multiplier: float) -> bool:
-        """Return whether one release more would spend more than ``max_epsilon``."""
-        require_positive("noise_multiplier", noise_multiplier)
-        after = self._charges + Counter([float(noise_multiplier)])
-        return self._spent_by(after).epsilon > max_epsilon
 
     def _spent_by(self, charges: Counter[float]) -> FlowerPrivacySpent:
         # The ratio that Flower's accountant gets too: it is rounded up, because a q

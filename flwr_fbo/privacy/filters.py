@@ -42,7 +42,7 @@ as it was planned, see `flwr_fbo.charge_training`. The j-th such study costs del
 
 H(x) is the study's delta at epsilon = x, of all its releases composed, and G that of
 the Gaussian mechanism, `gaussian_delta`. D is set aside before the first release: a
-tenth of delta if the ledger begins with such a study, else a millionth, which no
+twentieth of delta if the ledger begins with such a study, else a millionth, which no
 Gaussian release notices. Epsilon solves G(epsilon; mu) = delta - D, where mu^2 is the
 sum of all.
 
@@ -120,7 +120,7 @@ _Entries = tuple[tuple[float, float, int], ...]
 
 # Shares of delta that are set aside for studies with sampling, where the first study of
 # a ledger is one, and where it is not: then Gaussian releases lose nothing visible.
-_RESERVED, _RESERVED_BESIDE_GAUSSIAN = 0.1, 1e-6
+_RESERVED, _RESERVED_BESIDE_GAUSSIAN = 0.05, 1e-6
 # Above this epsilon says nothing, and to add charges up can take minutes.
 _LARGEST_TOLD = 100.0
 
@@ -243,21 +243,40 @@ class Spent:
         squares, left = self._squares(delta), delta - self._reserved(delta)
         if not _samples(first):
             return gaussian_epsilon(left, squares**0.5)
-        one_gaussian = (1.0, squares**-0.5, 1)
-        return poisson_epsilon((*alone, one_gaussian), left, replaced=self.replaced)
+        if squares > 0:
+            alone = (*alone, (1.0, squares**-0.5, 1))
+        return poisson_epsilon(alone, left, replaced=self.replaced)
 
     def exceeds(self, epsilon: float, delta: float) -> bool:
         """Return whether a limit would not have admitted it."""
         # To add up what costs far too much could take minutes.
         return self.least_epsilon(delta) > epsilon or self.epsilon(delta) > epsilon
 
-    def text(self, delta: float, guarantee: Guarantee) -> str:
-        """Return `epsilon` at ``delta`` with its terms, as a log has it."""
+    def text(
+        self, delta: float, guarantee: Guarantee, replaced: Spent | None = None
+    ) -> str:
+        """Return `epsilon` at ``delta`` with its terms, as a log has it.
+
+        Parameters
+        ----------
+        delta : float
+            In (0, 1).
+        guarantee : Guarantee
+            The terms.
+        replaced : Spent, optional
+            The same for an example that is replaced by another.
+        """
+        more = ""
+        if replaced is not None:
+            more = f"{replaced._number(delta)} if replaced by another"
+        return f"epsilon {self._number(delta)} {guarantee.after(delta, more)}"
+
+    def _number(self, delta: float) -> str:
         least = self.least_epsilon(delta)
-        if least <= _LARGEST_TOLD:
-            return guarantee.text(self.epsilon(delta), delta)
-        number = "infinite" if math.isinf(least) else f">= {least:.4g}"
-        return f"epsilon {number} {guarantee.after(delta)}"
+        if least > _LARGEST_TOLD:
+            return "infinite" if math.isinf(least) else f">= {least:.4g}"
+        epsilon = self.epsilon(delta)
+        return "infinite" if math.isinf(epsilon) else f"{epsilon:.4g}"
 
     def epsilon_left(self, max_epsilon: float, delta: float) -> float:
         """Return the largest epsilon of one more Gaussian study within a limit."""

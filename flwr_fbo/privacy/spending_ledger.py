@@ -62,6 +62,8 @@ PATIENCE = 30.0
 # In the facts of a charge: the site's own mark of it, and the server's key. Only where
 # the site has a folder of its own, whose charges are all about the same data.
 MARK, SERVER = "mark", "server"
+# Kind of a training's charges, and in their facts: which plan of the run, from 1.
+TRAINING, PLAN = "training", "plan"
 
 # What may be promised at most: composing more would take a site too long. Equal
 # releases cost it little, so of a hundred different ones it takes a tenth of them.
@@ -80,6 +82,9 @@ Group = tuple["Charge", ...]
 # a number. So many numbers, 64 of them in one part of the journal.
 # An earlier version called it "total", and told no units apart there.
 _TOTAL, _OF_STUDIES, _NUM_PLACES = "totals", "studies-{}", 4096
+_OF_EARLIER_VERSIONS: tuple[str, ...] = ("total",)
+# Of what they add up to: an earlier version told the plans of a study apart by less.
+_VERSION = 2
 
 
 def _place(study: StudyKey) -> int:
@@ -113,6 +118,32 @@ class Charge:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def covers(self, other: Charge) -> bool:
+        """Return whether a release costs at least what one of another charge does.
+
+        More noise and rarer sampling never cost more: both laws are mixed with others,
+        in the same way.
+        """
+        return (
+            other.noise_multiplier >= self.noise_multiplier
+            and other.sampling_probability <= self.sampling_probability
+        )
+
+
+def cover(plan: Iterable[Charge], charges: Iterable[Charge]) -> bool:
+    """Return whether planned releases are at least as many as these, and as dear."""
+    left = [[part, part.num_releases] for part in plan]
+    for charge in charges:
+        count = charge.num_releases
+        for entry in left:
+            part, of_part = entry
+            if part.covers(charge):
+                taken = min(of_part, count)
+                entry[1], count = of_part - taken, count - taken
+        if count:
+            return False
+    return True
 
 
 def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
@@ -344,7 +375,8 @@ class Charged:
         z, q, count = facts["charge"]
         whole = tuple(map(tuple, facts.get("promised", ())))
         group, unit = _charges(((z, q, count),)), unit_of(facts)
-        self.num_releases += count
+        # The steps of a round leave together, as one model.
+        self.num_releases += 1 if PLAN in facts else count
         self.is_marked = self.is_marked or MARK in facts
         self.head = facts[MARK][1] if MARK in facts else 0
         if q >= 1 and not whole:
@@ -352,12 +384,23 @@ class Charged:
             self._entries[unit, group] = unit, group, times + 1
             return
         # With sampling a study counts whole: the server decides when it stops, and
-        # may decide so by what it has read.
-        key = *study_of(facts), facts["owner"], whole
-        _, known, _ = self._entries.get(key, (unit, _charges(whole), 1))
+        # may decide so by what it has read. A training has several plans.
+        key = *study_of(facts), facts["owner"], facts.get(PLAN, 0), whole
+        promised = _charges(whole)
+        _, known, _ = self._entries.get(key, (unit, promised, 1))
         # A charge that the study has not promised counts besides its promise.
-        is_promised = any((z, q) == promise[:2] for promise in whole)
+        is_promised = any(part.covers(group[0]) for part in promised)
         self._entries[key] = unit, known if is_promised else known + group, 1
+
+    def plans(self, kind: str, owner: int, whole: Group) -> list[tuple[StudyKey, int]]:
+        """Return the plans of a kind with these charges, in order: study and number."""
+        entries = (key for key, (_, group, _) in self._entries.items() if len(key) > 2)
+        values = tuple(astuple(charge) for charge in whole)
+        return [
+            ((key[0], key[1]), key[3])
+            for key in entries
+            if (key[0], key[2], key[4]) == (kind, owner, values)
+        ]
 
     def groups(self, total: PrivacyUnit) -> tuple[Group, ...]:
         """Return the charges of each entry in a total, as often as charged."""
@@ -370,11 +413,6 @@ class Charged:
                 repeat(group, times) for group, times in counted if group
             )
         )
-
-    @property
-    def units(self) -> set[PrivacyUnit | None]:
-        """Whom the charges protect; None where a ledger does not know."""
-        return {unit for unit, _, _ in self._entries.values()}
 
     def copy(self) -> Charged:
         """Return a copy that more can be added to."""
@@ -405,7 +443,7 @@ class Charged:
         for key, protects, charges, times in values["_entries"]:
             unit = None if protects is None else PrivacyUnit(*protects)
             group = _charges(tuple(map(tuple, charges)))
-            about = (*key[:3], tuple(map(tuple, key[3]))) if key else (unit, group)
+            about = (*key[:4], tuple(map(tuple, key[4]))) if key else (unit, group)
             charged._entries[about] = unit, group, times
         return charged
 
@@ -417,11 +455,14 @@ class SpendingLedger:
     -----------------
     Each charge says whom it protects, and charges of different units do not add up: a
     client whose messages are zeroed for `Release`, one example that is replaced for
-    `ContinualRelease`. The total of a client has the charges of studies that protect a
-    client. The total of an example has all charges, as `counted_in` converts them:
-    whatever protects a client protects its examples. A release is recorded before it
-    leaves, and counted if it never does. `Spent` adds charges up, of studies that were
-    chosen one after another.
+    `ContinualRelease`, one example that is left out for a training (`DPSGD`). The total
+    of a client has the charges of studies that protect a client. The totals of an
+    example, with or without it and replaced by another, have all charges, as
+    `counted_in` converts them: whatever protects a client protects its examples. A
+    release is recorded before it leaves, and counted if it never does. `Spent` adds
+    charges up, of studies that were chosen one after another.
+
+    A training is in it if the app has charged it: see `flwr_fbo.charge_training`.
 
     Not covered by itself: a ledger that is deleted, or replaced by an older copy of
     itself, has forgotten what is not in it. The journals of its folder, and receipts of
@@ -445,7 +486,8 @@ class SpendingLedger:
         values = None if stored is None else from_json_array(stored)
         # By the number of an array, the facts of its studies, as far as they were read.
         self._of_studies: dict[int, list[Facts]] = {}
-        self._is_stored = values is not None and values["num_rows"] == len(self)
+        about = {"num_rows": len(self), "version": _VERSION}
+        self._is_stored = values is not None and about.items() <= values.items()
         if self._is_stored:
             assert values is not None
             self._charged = Charged.from_json(values["charged"])
@@ -591,11 +633,15 @@ class SpendingLedger:
         charged.add(facts)
         changed = {**({} if self._is_stored else self._of_studies)}
         changed[place] = [*known, row.facts]
-        total = {"num_rows": len(self) + 1, "charged": charged.to_json()}
+        total = {"num_rows": len(self) + 1, "version": _VERSION}
+        total["charged"] = charged.to_json()
         arrays = {_OF_STUDIES.format(at): to_json_array(f) for at, f in changed.items()}
         arrays[_TOTAL] = to_json_array(total)
+        has = self.journal.load_array
+        gone = () if self._is_stored else _OF_EARLIER_VERSIONS
+        gone = tuple(name for name in gone if has(name) is not None)
         # In one transaction: they add up to the rows whenever the process ends.
-        self.journal.change_state(arrays, [], [row])
+        self.journal.change_state(arrays, gone, [row])
         self._charged, self._is_stored = charged, True
         self._of_studies |= changed
 
@@ -610,18 +656,22 @@ def charge_facts(
     *,
     fixed_rows: bool = False,
     unit: PrivacyUnit | None = None,
+    plan: int = 0,
 ) -> Facts:
     """Return what a ledger has of a charge, as JSON values; see `record`.
 
     ``delta`` is where the study reports its epsilon, and ``fixed_rows`` the condition
     of that, for whoever reads the ledger. ``promised`` are all charges of the study,
-    noted where it samples: it counts whole. ``unit`` is whom it protects.
+    noted where it samples: it counts whole. ``unit`` is whom it protects. ``plan`` is
+    the number of a training's plan, which counts whole too.
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
     facts = {**key, "charge": list(astuple(charge)), "delta": delta}
     whole = [list(astuple(charge)) for charge in promised]
-    if any(probability < 1 for _, probability, _ in whole):
+    if plan or any(probability < 1 for _, probability, _ in whole):
         facts["promised"] = whole
+    if plan:
+        facts[PLAN] = plan
     if unit is not None:
         facts["unit"] = [*astuple(unit)]
     return {**facts, "fixed_rows": True} if fixed_rows else facts

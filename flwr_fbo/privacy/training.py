@@ -172,7 +172,9 @@ class DPSGD:
         ValueError
             If it is none, or has not counted what was charged.
         """
-        history = getattr(getattr(accountant, "accountant", accountant), "history", None)
+        history = getattr(
+            getattr(accountant, "accountant", accountant), "history", None
+        )
         expected = "an accountant or PrivacyEngine of Opacus"
         require(isinstance(history, list), "accountant", accountant, expected)
         steps: dict[tuple[float, float], int] = {}
@@ -265,10 +267,28 @@ class Choice(Protocol):
     """
 
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float: ...  # noqa: D102
 
     @property
-    def delta(self) -> float: ...
+    def delta(self) -> float: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class PlannedChoice:
+    """What a private choice spends, of which no more is known.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Of all rungs together.
+    protects : {"client", "example"}
+        Whom they protect: a client whose messages are zeroed, or an example that is
+        replaced by another.
+    """
+
+    epsilon: float
+    delta: float
+    protects: Protects = "client"
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,16 @@ any other, if the app   the app's own reply; at a  none                 none
 has ``tuner_mod``       site with limits on
                         privacy or sums without
                         metrics
+any, if the app calls   the app's own reply        privacy              its plan
+``charge_training``
 ======================  =========================  ===================  =============
 
 *Privacy* is the limits on epsilon, ``max_delta`` and ``max_releases``; *sums* is
 ``min_agents`` to ``min_noise_multiplier``; *share* is ``max_uniform_share``, which only
 a bandit's decisions have. All releases of a bandit are one mechanism, and one charge.
 The limits on sizes bind every message. What the app trained is not covered by a tuner's
-guarantee: see `PrivateChoice`.
+guarantee: see `PrivateChoice`. Only the app can charge it, before it trains: a reply
+does not show whether it was.
 """
 
 from __future__ import annotations
@@ -67,19 +70,24 @@ from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require_int
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, PrivacyUnit
+from flwr_fbo.privacy.guarantee import ONE_EXAMPLE_LESS, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     MARK,
+    PLAN,
     SERVER,
+    TOTALS,
+    TRAINING,
     UNPROTECTED,
     Charge,
     Charged,
     Facts,
+    Group,
     Promise,
     SpendingLedger,
     StudyKey,
     charge_facts,
+    cover,
     study_of,
 )
 from flwr_fbo.secure import SumIdentity
@@ -101,11 +109,7 @@ from flwr_fbo.site.size_limits import size_limits
 from flwr_fbo.site.study_journals import note_charge
 from flwr_fbo.site.sum_limits import check_secure, sum_limits
 from flwr_fbo.study.codec import StudyMismatchError
-from flwr_fbo.study.conditions import (
-    promised_guarantee,
-    total_guarantee,
-    totals_of,
-)
+from flwr_fbo.study.conditions import promised_guarantee, totals_text
 from flwr_fbo.study.kinds import kind_named
 
 if TYPE_CHECKING:
@@ -427,10 +431,6 @@ class Gate:
         if promise.private and promise.delta is not None:
             terms = promised_guarantee(key[0], promise)
             promised = Spent((promise.charges,)).text(promise.delta, terms)
-        spent = [
-            Spent.of(unit, before).text(delta, total_guarantee(before, unit))
-            for unit in totals_of(before)
-        ]
         _log.info(
             "joined study %s of strategy %s: promises %s, %s; spent before in %s: %s; "
             "limits: %s",
@@ -438,8 +438,8 @@ class Gate:
             strategy,
             counted(promise.num_releases, "release"),
             promised,
-            counted(sum(facts["charge"][2] for facts in before), "release"),
-            " and ".join(spent) if before else "nothing",
+            counted(Charged(before).num_releases, "release"),
+            totals_text(before, delta) if before else "nothing",
             limits_text(self._all) or "none",
         )
 
@@ -497,6 +497,88 @@ class Gate:
         """Charge what no noise covers: once a study, however often it is sent."""
         facts = charge_facts(key, UNPROTECTED, Charge(0.0), self._kept.owner)
         self._charge(key, UNPROTECTED, facts, agent)
+
+    def charge_training(self, run: str, steps: Group, plan: Group) -> None:
+        """Charge steps of DP-SGD before they are taken; on disk afterwards.
+
+        They count in the last plan like this one, while it has as many steps left. A run
+        without such a plan begins one, which counts whole at once. Once the run's own
+        is used up, they are a plan of their own. Each call is a new charge.
+
+        Parameters
+        ----------
+        run : str
+            Name of the run, for whoever reads the ledger.
+        steps : tuple of Charge
+            What is about to be trained.
+        plan : tuple of Charge
+            All that the run plans; steps that it does not cover count besides.
+
+        Raises
+        ------
+        RefusedError
+            If it would exceed a limit.
+        JournalError
+            If the ledger cannot be used, or lacks charges.
+        """
+        plan = plan if cover(plan, steps) else steps
+        self.check(Promise(plan, private=True, unit=ONE_EXAMPLE_LESS))
+        if self._kept.folder is None and not self._limits:
+            return
+        owner, key, number = self._kept.owner, (TRAINING, run), 0
+        refusal, book = None, None
+        with self._kept.held() as ledger:
+            charged = ledger.charged(self._kept.counted)
+            for begun, its_number in charged.plans(TRAINING, owner, plan)[-1:]:
+                used = [
+                    Charge(*facts["charge"])
+                    for facts in ledger.of_study(begun, owner)
+                    if facts[PLAN] == its_number
+                ]
+                if cover(plan, (*used, *steps)):
+                    key, number = begun, its_number
+                elif begun == key:  # a round is trained once more
+                    plan = steps
+            done, is_new = ledger.of_study(key, owner), not number
+            if is_new:
+                number = 1 + max((facts[PLAN] for facts in done), default=0)
+            first = 1 + max((facts["release"] for facts in done), default=0)
+            charges = [
+                charge_facts(
+                    key,
+                    release,
+                    charge,
+                    owner,
+                    promised=plan,
+                    unit=ONE_EXAMPLE_LESS,
+                    plan=number,
+                )
+                for release, charge in enumerate(steps, first)
+            ]
+            for facts in charges:
+                charged.add(facts)
+            try:
+                for limits in self._limits:
+                    limits.check_spent(_totals(charged))
+            except RefusedError as error:
+                refusal = error
+            if is_new and self._limits:  # an app may have its plan from the server
+                promise, most = (
+                    Promise(plan, unit=ONE_EXAMPLE_LESS),
+                    self.sizes.max_questions,
+                )
+                assert most is not None
+                share = share_of(promise, self._limits, num_releases=1)
+                book = Questions.of(ledger, self._kept.counted).under(self._limits)
+                book, refusal = book.ask(share, most, refusal)
+                book = book if refusal is not None else book.settle(share)
+            if refusal is None:
+                for facts in charges:
+                    self._record(ledger, key, facts, None)
+            if book is not None:
+                book.keep(ledger, self._kept.counted)
+        if refusal is not None:
+            raise refusal
 
     def _charge(
         self,
@@ -587,10 +669,7 @@ def _totals(
 ) -> dict[PrivacyUnit, Spent]:
     """Return what all charges cost each unit, with all that a study promises."""
     known = [*own]
-    return {
-        unit: Spent.with_study(unit, charged, known, promise)
-        for unit in (CLIENT, EXAMPLE)
-    }
+    return {unit: Spent.with_study(unit, charged, known, promise) for unit in TOTALS}
 
 
 def _require_unit(key: StudyKey, promise: Promise) -> None:

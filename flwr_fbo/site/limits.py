@@ -22,7 +22,13 @@ from flwr_fbo._common.fields import (
 )
 from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, Guarantee, PrivacyUnit
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    EXAMPLE,
+    ONE_EXAMPLE_LESS,
+    Guarantee,
+    PrivacyUnit,
+)
 from flwr_fbo.privacy.spending_ledger import Promise
 
 # What a server learns where a limit on all studies together is reached: not which one,
@@ -32,7 +38,10 @@ LIMITS_REACHED = "its limits"
 ROUNDING = 1e-6
 
 # The limit on the total of each unit.
-_EPSILONS = {CLIENT: "max_epsilon_per_client", EXAMPLE: "max_epsilon_per_example"}
+_EPSILONS = {
+    CLIENT: "max_epsilon_per_client",
+    ONE_EXAMPLE_LESS: "max_epsilon_per_example",
+}
 _COUNT = integer(1, optional=True)
 _EPSILON = number(most=math.inf, above=0, allowed="a number > 0", optional=True)
 
@@ -51,11 +60,17 @@ class Limits:
 
     Formal guarantees
     -----------------
-    With ``max_epsilon_per_example`` and ``max_delta`` all that was released of a site
+    With ``max_epsilon_per_example`` and ``max_delta`` all that was charged to a site
     since its ledger began, under its ``agent-id``, is (max_epsilon_per_example,
-    max_delta)-DP for one example that is replaced by another. That counts what protects
-    a client, too, as it protects its examples: at twice the distance (see
-    `flwr_fbo.privacy.guarantee`). With ``max_epsilon_per_client`` the same holds for
+    max_delta)-DP for one example, with or without it: its row or none, its gradients or
+    zeros. That counts trainings that the app has charged (`flwr_fbo.charge_training`)
+    as DP-SGD is counted. It counts what protects an example that is replaced by another
+    as it is: no row is one of the rows that it could be replaced by. It counts what
+    protects a client, too, as it protects its examples: at twice the distance (see
+    `flwr_fbo.privacy.guarantee`). For an example that is *replaced by another*
+    max_epsilon_per_example holds only where no training is in the ledger; else that
+    costs more, and is told beside it wherever this total is told. A training that the
+    app has not charged is not in it. With ``max_epsilon_per_client`` the same holds for
     all messages of the site, or zeros, in studies that protect a client. A study that
     protects an example promises a client nothing: a site that limits a client alone
     takes part in none. Both hold as long as the site runs the app that it reviewed:
@@ -73,7 +88,8 @@ class Limits:
         Epsilon > 0 of all that the site sends, and of one trial or record. With one of
         them a study that is not private, or promises less than its noise says, is
         refused. With ``math.inf`` for one, and nothing for the other, the site takes
-        part in any study.
+        part in any study. A site with a limit for a client alone refuses what protects
+        an example, trainings that are charged too.
     max_delta : float, optional
         Delta in (0, 1) of both, given together with a finite one.
     max_releases : int, optional
@@ -262,7 +278,7 @@ class Limits:
         Parameters
         ----------
         charged : mapping of PrivacyUnit to Spent
-            All charges, as they add up for a client and for an example.
+            All charges, as they add up for each of `TOTALS`.
         """
         releases, most = charged[CLIENT].num_releases, self.max_releases
         if most is not None and releases > most:
@@ -275,7 +291,8 @@ class Limits:
             assert self.max_delta is not None
             spent = charged[unit]
             if spent.exceeds(most_epsilon * (1 + ROUNDING), self.max_delta):
-                told = spent.text(self.max_delta, Guarantee(unit))
+                other = charged[EXAMPLE] if unit == ONE_EXAMPLE_LESS else None
+                told = spent.text(self.max_delta, Guarantee(unit), other)
                 raise refused(
                     f"with its other studies that is {told}, and "
                     f"{_EPSILONS[unit]}={most_epsilon:g}",

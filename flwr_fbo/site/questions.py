@@ -153,15 +153,26 @@ def _books(ledger: SpendingLedger) -> dict[str, Any]:
     return {} if array is None else from_json_array(array)
 
 
-def share_of(promise: Promise, limits: Iterable[Limits]) -> float:
+def share_of(
+    promise: Promise, limits: Iterable[Limits], num_releases: int | None = None
+) -> float:
     """Return the largest share of a limit that a promise spends alone; maybe above 1.
 
     Infinite where that is plain, and to add its releases up could take minutes.
+
+    Parameters
+    ----------
+    promise : Promise
+        The promise.
+    limits : iterable of Limits
+        The site's limits.
+    num_releases : int, optional
+        Number of releases that leave; as many as promised by default.
     """
-    shares = [0.0]
+    shares, count = [0.0], num_releases or promise.num_releases
     for limit in limits:
         if limit.max_releases is not None:
-            shares.append(promise.num_releases / limit.max_releases)
+            shares.append(count / limit.max_releases)
         for unit, most in limit.epsilons.items():
             assert limit.max_delta is not None
             alone = Spent((counted_in(unit, promise.unit, promise.charges),))

@@ -49,7 +49,7 @@ from flwr_fbo.site.site_journal import (
     configured_slot,
 )
 from flwr_fbo.study.codec import PROTOCOL_VERSION
-from flwr_fbo.study.conditions import total_guarantee, totals_of
+from flwr_fbo.study.conditions import totals_text
 
 # Less than this holds no journal, and not much more holds a long one.
 _LEAST_BYTES, _FEW_BYTES = 16 * 2**20, 2**30
@@ -258,11 +258,8 @@ def _ledger(context: Context) -> list[Finding]:
             charges.extend(ledger.facts())
             last = max((row.committed for row in ledger.rows), default=0.0)
         delta = DEFAULT_DELTA if limits.max_delta is None else limits.max_delta
-        spent = [
-            Spent.of(unit, charges).text(delta, total_guarantee(charges, unit))
-            for unit in totals_of(charges)
-        ]
-        text = f"{path}: {counted(len(charges), 'charge')}, {' and '.join(spent)}"
+        spent = totals_text(charges, delta)
+        text = f"{path}: {counted(len(charges), 'charge')}, {spent}"
         state: State = "ok"
         if last > time.time() + _SIGNED_WITHIN:
             late = time.strftime("%Y-%m-%d %H:%M", time.gmtime(last))

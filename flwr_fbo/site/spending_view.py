@@ -8,10 +8,19 @@ from typing import Any
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
-from flwr_fbo.privacy.spending_ledger import MARK, UNPROTECTED, unit_of
+from flwr_fbo.privacy.guarantee import EXAMPLE
+from flwr_fbo.privacy.spending_ledger import MARK, TRAINING, UNPROTECTED, unit_of
 from flwr_fbo.study.conditions import protects_example, total_guarantee, totals_of
 from flwr_fbo.study.report.ledger_view import LedgerView, committed, fact
+
+
+_OF_TRAINING = " of training"
+# What is told of a ledger, one after another.
+_SORTS = (
+    _OF_TRAINING,
+    " of studies that protect one client",
+    " of studies that protect one example",
+)
 
 
 def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
@@ -20,11 +29,9 @@ def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpe
     For a client where all of them protect one; else for an example.
     """
     every = [row.facts for row in rows]
-    total, *others = totals_of(every)
-    if others:
-        total = EXAMPLE
+    *_, total = totals_of(every)
     spent, delta = Spent.of(total, every), identity["delta"]
-    other = Spent.of(EXAMPLE, every).epsilon(delta) if total == CLIENT else None
+    other = None if total == EXAMPLE else Spent.of(EXAMPLE, every).epsilon(delta)
     return PrivacySpent(
         spent.epsilon(delta),
         delta,
@@ -36,24 +43,28 @@ def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpe
 
 
 def _parts(rows: list[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    """Return the rows that are added up: of each agent, by unit, and all for examples.
+    """Return the rows that are added up: of each agent, by what they are, and all.
 
     What protects an example says nothing of a client, and is left out of its total.
     """
     parts: dict[str, list[LedgerRow]] = {}
     for whose, own in _by_agent(rows).items():
-        totals = totals_of(row.facts for row in own)
-        if len(totals) == 1:
+        sorts: dict[str, list[LedgerRow]] = {}
+        for row in own:
+            sorts.setdefault(_sort(row.facts), []).append(row)
+        if len(sorts) == 1 and _OF_TRAINING not in sorts:
             parts[whose] = own
             continue
-        of_agent = whose or " of all studies together"
-        for total in totals:
-            of_unit = [
-                row for row in own if protects_example(row.facts) == (total == EXAMPLE)
-            ]
-            parts[f" of studies that protect one {total.protects}{whose}"] = of_unit
-        parts[of_agent] = own
+        parts |= {f"{sort}{whose}": sorts[sort] for sort in _SORTS if sort in sorts}
+        if len(sorts) > 1:
+            parts[whose or " of all studies together"] = own
     return parts
+
+
+def _sort(facts: Mapping[str, Any]) -> str:
+    if facts["study_kind"] == TRAINING:
+        return _OF_TRAINING
+    return _SORTS[2 if protects_example(facts) else 1]
 
 
 def _by_agent(rows: list[LedgerRow]) -> dict[str, list[LedgerRow]]:
@@ -100,6 +111,7 @@ SPENDING = LedgerView(
         "release": _number_of,
         "noise multiplier": lambda row: f"{row.facts['charge'][0]:.4g}",
         "q": lambda row: f"{row.facts['charge'][1]:g}",
+        "steps": lambda row: str(row.facts["charge"][2]),
     },
     " of all studies together",
     parts=_parts,

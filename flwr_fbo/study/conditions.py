@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr_fbo.privacy.conditions import FINISHED_TABLE
-from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, Guarantee, PrivacyUnit
+from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    EXAMPLE,
+    ONE_EXAMPLE_LESS,
+    Guarantee,
+    PrivacyUnit,
+)
 from flwr_fbo.privacy.spending_ledger import Promise, unit_of
 from flwr_fbo.study.kinds import kind_named
 
@@ -39,7 +46,7 @@ def total_guarantee(
     found = {
         condition_of(one["study_kind"], fixed_rows=one.get("fixed_rows", False))
         for one in charges
-        if total == EXAMPLE or not protects_example(one)
+        if total.protects == "example" or not protects_example(one)
     }
     return Guarantee(total, conditions=tuple(sorted(found - {""})))
 
@@ -48,10 +55,27 @@ def totals_of(charges: Iterable[Mapping[str, Any]]) -> tuple[PrivacyUnit, ...]:
     """Return the units that a ledger's charges are added up for.
 
     Where all of them protect a client, the total of an example follows from that of a
-    client, and is not told apart.
+    client, and is not told apart. Without a training both totals of an example are the
+    same: then it is replaced by another, which says more.
     """
-    found = {protects_example(one) for one in charges}
-    return (CLIENT,) * (found != {True}) + (EXAMPLE,) * (True in found)
+    found = {unit_of(one) for one in charges}
+    of_examples = found & {EXAMPLE, ONE_EXAMPLE_LESS}
+    totals = (CLIENT,) * (not found or found != of_examples)
+    if ONE_EXAMPLE_LESS in found:
+        return (*totals, ONE_EXAMPLE_LESS)
+    return totals + (EXAMPLE,) * bool(of_examples)
+
+
+def totals_text(charges: Sequence[Mapping[str, Any]], delta: float) -> str:
+    """Return what a ledger's charges have spent, by unit, with all terms."""
+    return " and ".join(
+        Spent.of(unit, charges).text(
+            delta,
+            total_guarantee(charges, unit),
+            Spent.of(EXAMPLE, charges) if unit == ONE_EXAMPLE_LESS else None,
+        )
+        for unit in totals_of(charges)
+    )
 
 
 def protects_example(charge: Mapping[str, Any]) -> bool:

@@ -89,7 +89,7 @@ def chosen_late(groups: tuple[Group, ...], epsilon: float, delta: float) -> bool
             continue
         costs = []
         for share in (0.9 * delta, 0.3 * delta, 0.05 * delta, 0.01 * delta):
-            after = squares + _gaussian_parameter(entries, share) ** 2
+            after = squares + _gaussian_parameter(entries, share, False) ** 2
             costs.append((share + _delta(epsilon, after), share, after))
         _, share, squares = min(costs)
         taken += share

@@ -12,7 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flwr_fbo.privacy.filters import Spent
-from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from flwr_fbo.privacy.gaussian import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    poisson_epsilon,
+)
 from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.privacy.loss_distribution import composed_losses
 from flwr_fbo.privacy.spending_ledger import (
@@ -150,21 +155,40 @@ def _exact_delta(epsilon: float, q: float, z: float, *, added: bool) -> float:
     return share * gaussian_delta(epsilon + math.log(q) - math.log(share), 1 / z)
 
 
-@pytest.mark.parametrize(("first", "reserved"), [((), 0.1), (((Charge(9.0),),), 1e-6)])
+@pytest.mark.parametrize(
+    ("first", "reserved"),
+    [((Charge(5.0, 0.35, 4),), 0.05), ((Charge(9.0),), 1e-6)],
+)
 def test_shares_of_delta_never_add_up_to_more_than_is_reserved(
     first: tuple[Any, ...], reserved: float
 ) -> None:
-    """D / (j (j + 1)) for the j-th study with sampling: D, however many follow."""
+    """D / (j (j + 1)) for the j-th study with sampling: D, however many follow.
+
+    What comes first is composed as it is.
+    """
     delta, study = 1e-3, (Charge(5.0, 0.35, 4),)
     losses = composed_losses(((0.35, 5.0, 4),), replaced=False)
-    squares = [1 / charge.noise_multiplier**2 for [charge] in first]
+    squares = 0.0
     for j in range(1, 6):
         share = reserved * delta / (j * (j + 1))
-        squares += [max(loss.gaussian_parameter(share, 0.4) for loss in losses) ** 2]
-        exact = gaussian_epsilon(delta * (1 - reserved), math.sqrt(sum(squares)))
-        groups = (*first, *[study] * j)
-        if len(groups) > 1:  # else it costs what it costs alone
-            assert Spent(groups).epsilon(delta) == pytest.approx(exact, rel=1e-9)
+        squares += max(loss.gaussian_parameter(share, 0.4) for loss in losses) ** 2
+        one_gaussian = Charge(1 / math.sqrt(squares))
+        exact = composed_epsilon([*first, one_gaussian], delta * (1 - reserved))
+        spent = Spent((first, *[study] * j)).epsilon(delta)
+        assert spent == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_comes_first_is_exact_beside_gaussian_releases(replaced: bool) -> None:
+    """A training that is planned, and then choices: but for a twentieth of delta."""
+    delta, plan = 1e-5, (Charge(1.0, 0.05, 540),)
+    choices = ((Charge(8.0),), (Charge(5.0),), (Charge(8.0),))
+    entries = ((0.05, 1.0, 540), (1.0, 8.0, 2), (1.0, 5.0, 1))
+    fixed = poisson_epsilon(entries, delta, replaced=replaced)
+    spent = Spent((plan, *choices), replaced=replaced).epsilon(delta)
+    assert fixed < spent < 1.004 * fixed
+    # The other way about the server could choose the training by what it has read.
+    assert Spent((*choices, plan), replaced=replaced).epsilon(delta) > spent
 
 
 def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:

@@ -71,9 +71,9 @@ at most. A study that is read release by release, in any order and between other
 no more than all its releases at once: so its cost may be paid with the first one.
 
 What is charged first was chosen before anything was read. So B may be set once it is
-known: as large as the mean over its loss, of G(epsilon - L; sqrt(B)) + D, allows in both
-directions. That mean is H of it and the Gaussian one together, plus D. If it is above
-delta with B = 0, nothing is admitted after it, and its own delta is that of everything.
+known: as large as the mean over its loss, of G(epsilon - L; sqrt(B)) + D, allows in
+both directions. That mean is H of it and the Gaussian one together, plus D. If it is
+above delta with B = 0, nothing is admitted after it: its own delta is that of all.
 
 D may not be chosen later, nor be what Gaussian releases have left of delta: then the
 server would choose by the loss so far which of the two it spends, and gain by it.

@@ -55,8 +55,8 @@ the hockey-stick divergence :math:`H_a` is jointly convex. For :math:`a = e^\eps
 
 with the mean under N(u). There X and Y, the densities of N(0) and N(v) over that of
 N(u), are lognormal with mean 1. The covariance matrix of their logarithms has the
-entries :math:`|u|^2`, :math:`u \cdot (u - v)` and :math:`|u - v|^2`. The mean of f(X, Y)
-changes with these by :math:`\tfrac12 \sum_{ij} d\Sigma_{ij} E[X_i X_j f_{ij}]`
+entries :math:`|u|^2`, :math:`u \cdot (u - v)` and :math:`|u - v|^2`. The mean of f(X,
+Y) changes with these by :math:`\tfrac12 \sum_{ij} d\Sigma_{ij} E[X_i X_j f_{ij}]`
 (Plackett, 1954), and here :math:`f_{ij} \ge 0`. So it is largest where each entry is:
 1/z^2, 2/z^2 and 4/z^2, which v = -u of norm 1/z attains. For a < 1 the roles of u and v
 change. (Lebeda, Regehr, Kamath & Steinke, 2024, show that each adjacency and way of

@@ -378,12 +378,12 @@ def plan_training(
 def _total(
     unit: PrivacyUnit, training: DPSGD | None, beside: tuple[Charge, ...]
 ) -> Spent:
-    """Return what a ledger has of a training and, after it, of releases for examples."""
+    """Return what a ledger has of a training and then of releases for examples."""
     planned = () if training is None else (training.charge,)
-    groups = (counted_in(unit, ONE_EXAMPLE_LESS, planned),)
-    groups += tuple(counted_in(unit, EXAMPLE, (charge,)) for charge in beside)
-    groups = tuple(group for group in groups if group)
-    return Spent(groups, len(groups), unit.adjacency == "replaced")
+    groups = [counted_in(unit, ONE_EXAMPLE_LESS, planned)]
+    groups += [counted_in(unit, EXAMPLE, (charge,)) for charge in beside]
+    found = tuple(group for group in groups if group)
+    return Spent(found, len(found), unit.adjacency == "replaced")
 
 
 def _spent(

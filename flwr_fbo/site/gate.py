@@ -501,9 +501,9 @@ class Gate:
     def charge_training(self, run: str, steps: Group, plan: Group) -> None:
         """Charge steps of DP-SGD before they are taken; on disk afterwards.
 
-        They count in the last plan like this one, while it has as many steps left. A run
-        without such a plan begins one, which counts whole at once. Once the run's own
-        is used up, they are a plan of their own. Each call is a new charge.
+        They count in the last plan like this one, while it has as many steps left. A
+        run without such a plan begins one, which counts whole at once. Once the run's
+        own is used up, they are a plan of their own. Each call is a new charge.
 
         Parameters
         ----------

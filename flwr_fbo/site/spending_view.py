@@ -13,7 +13,6 @@ from flwr_fbo.privacy.spending_ledger import MARK, TRAINING, UNPROTECTED, unit_o
 from flwr_fbo.study.conditions import protects_example, total_guarantee, totals_of
 from flwr_fbo.study.report.ledger_view import LedgerView, committed, fact
 
-
 _OF_TRAINING = " of training"
 # What is told of a ledger, one after another.
 _SORTS = (

@@ -19,6 +19,7 @@ from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu, poisson_eps
 from flwr_fbo.privacy.guarantee import (
     CLIENT,
     EXAMPLE,
+    ONE_EXAMPLE_LESS,
     Guarantee,
     PrivacyUnit,
     delta_warning,
@@ -114,9 +115,16 @@ def test_no_epsilon_is_made_or_printed_without_its_terms() -> None:
     said = "epsilon 4.0 per example (replaced by another, delta 1e-05), for a finished"
     assert spent.text(".1f") == f"{said} table"
     assert f"{spent}" == f"{said.replace('4.0', '4')} table"
-    assert spent.for_group(2) == pytest.approx(9.085, rel=1e-3)
-    with pytest.raises(ValueError, match="unit='client' is not allowed: 'example'"):
-        PrivacySpent(4.0, 1e-5, 2, "gdp", guarantee=SERVER).for_group(2)
+    less = PrivacySpent(
+        4.0,
+        1e-5,
+        2,
+        "pld",
+        guarantee=Guarantee(ONE_EXAMPLE_LESS),
+        epsilon_if_replaced=4.0,
+    )
+    terms = "(with or without it, delta 1e-05; 4 if replaced by another)"
+    assert str(less) == f"epsilon 4 per example {terms}"
     gone: Any = "gone"
     with pytest.raises(ValueError, match="adjacency='gone'"):
         PrivacyUnit("client", gone)

@@ -23,7 +23,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
-from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger, unit_of
 from flwr_fbo.site.proofs import recover
 
 TABLES = """
@@ -151,10 +151,10 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
         # Which charges with sampling were promised together was not noted then.
         client, example = (Spent.of(u, ledger.facts()) for u in (CLIENT, EXAMPLE))
         # Whom they protect was not noted either: it follows from the kind.
-        assert ledger.charged().units == {CLIENT, EXAMPLE}
+        assert {unit_of(facts) for facts in ledger.facts()} == {CLIENT, EXAMPLE}
     assert client == Spent(((Charge(1.5),), (Charge(3.0),)), 3)
     of_example = (Charge(0.75),), (Charge(2.0, 0.5),), (Charge(1.5),)
-    assert example == Spent(of_example, 3)
+    assert example == Spent(of_example, 3, replaced=True)
     with Journal(None, path) as journal:
         made_by = journal._store.made_by
         assert made_by == ("0.1.0" if schema == LEDGER.schema else __version__)

@@ -18,7 +18,7 @@ from flwr_fbo.bandits import neural_bandit_app
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, PrivacyUnit
-from flwr_fbo.privacy.spending_ledger import Charge, Promise, charge_facts
+from flwr_fbo.privacy.spending_ledger import TOTALS, Charge, Promise, charge_facts
 from flwr_fbo.site.node_config_limits import node_limits
 
 
@@ -98,7 +98,7 @@ def test_each_unit_has_its_own_limit() -> None:
         charge_facts(("tuning", "a"), 1, Charge(2.0), unit=CLIENT),  # mu = 1/2
         charge_facts(("linear-bandit", "b"), 1, Charge(1.0), unit=EXAMPLE),  # mu = 1
     ]
-    charged = {unit: Spent.of(unit, facts) for unit in (CLIENT, EXAMPLE)}
+    charged = {unit: Spent.of(unit, facts) for unit in TOTALS}
     client = gaussian_epsilon(1e-3, 0.5)
     assert charged[CLIENT].epsilon(1e-3) == pytest.approx(client, rel=1e-9)
     # Another message is twice as far as zeros: mu = 1 and mu = 1 together.
@@ -130,7 +130,7 @@ def test_all_charges_together_are_compared_with_each_limit() -> None:
 
 
 def _both(spent: Spent) -> dict[PrivacyUnit, Spent]:
-    return {CLIENT: spent, EXAMPLE: spent}
+    return dict.fromkeys(TOTALS, spent)
 
 
 def _environment(context: Context) -> Any:

@@ -38,8 +38,8 @@ environment() {
   export FLWR_FBO_REQUIRE_TORCH=1
 }
 
-tests() { # MARKERS
-  make test LAUNCHER="$launcher" PYTEST_ARGS="-m '$1'"
+tests() { # MARKERS [PYTEST_ARGUMENT ...]
+  make test LAUNCHER="$launcher" PYTEST_ARGS="-m '$1' ${*:2}"
 }
 
 # What prints numbers or compares them exactly, as other processors compute. NumPy warns

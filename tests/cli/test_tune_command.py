@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import random
 import shlex
 import signal
 import subprocess
@@ -555,30 +554,29 @@ def test_a_dry_run_says_what_is_enough(tmp_path: Path) -> None:
 
 
 KILLED = """
-import os, signal, sys, threading
-seconds = float(sys.argv.pop(1))
-threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-from flwr_fbo.cli import app
-app()
+import sys
+from tests.support.killing import dying_after
+with dying_after(int(sys.argv.pop(1))):
+    from flwr_fbo.cli import app
+    app()
 """
 
 
 @pytest.mark.parametrize("epsilon", [(), ("--epsilon", "1000")])
 def test_killed_three_times_it_chooses_the_same(tmp_path: Path, epsilon: Any) -> None:
-    slow = MESSAGE_CLIENT.replace(
-        "    w = w - factor", "    import time; time.sleep(0.005)\n    w = w - factor"
-    )
-    message_app(tmp_path / "app", client=slow)
+    """Before different statements, however fast the machine is.
+
+    Alone it makes 116 or more, and 87 where all that it does is read the result.
+    """
+    message_app(tmp_path / "app")
     arguments = ("tune", "app", *METRIC, *SEARCH, *epsilon, "--seed", "5", "--json")
-    kills, rng = 0, random.Random(4)
-    for seconds in (4.0, 4.7, 5.4):
+    for most in (60, 70, 80):
         done = subprocess.run(
-            [sys.executable, "-c", KILLED, str(seconds + rng.random()), *arguments],
+            [sys.executable, "-c", KILLED, str(most), *arguments],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,
         )
-        kills += done.returncode == -signal.SIGKILL
-    assert kills == 3
+        assert done.returncode == -signal.SIGKILL
     found = _tuned(*arguments[1:-1])
     alone = _tuned(*arguments[1:-1], "--folder", tmp_path / "alone")
     assert found["chosen"] == alone["chosen"]

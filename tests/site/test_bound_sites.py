@@ -50,7 +50,8 @@ from tests.support.site_budget import (
 LIMITS = Limits(
     max_epsilon_per_client=30.0, max_epsilon_per_example=90.0, max_delta=1e-3
 )
-SCORE = 0.731
+# With more digits than the times in a message: those never look like it.
+SCORE = 0.7312904867
 
 
 def _fails(*_: Any) -> Any:

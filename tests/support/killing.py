@@ -8,7 +8,8 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -47,15 +48,22 @@ class _Dying(sqlite3.Connection):
         return super().execute(*arguments)
 
 
+@contextmanager
+def dying_after(most: int | None) -> Iterator[None]:
+    """Kill this process once it has made so many statements of SQLite; None: never."""
+    _Dying.executed, _Dying.most = 0, most
+    connect = partial(sqlite3.connect, factory=_Dying)
+    with patch.object(sqlite3, "connect", connect):
+        yield
+
+
 def _dying(
     most: int | None,
     told: Connection,
     target: Callable[..., None],
     arguments: tuple[Any, ...],
 ) -> None:
-    _Dying.executed, _Dying.most = 0, most
-    connect = partial(sqlite3.connect, factory=_Dying)
-    with patch.object(sqlite3, "connect", connect):
+    with dying_after(most):
         target(*arguments)
     told.send(_Dying.executed)
 

@@ -1,9 +1,9 @@
 """A site's private rule to leave the sums of blocks: they do not fit its own rewards.
 
-With each block a site measures how far its rewards were below what the totals before
-the block promised. That has noise of its own, which is charged. A site that leaves
-sends empty blocks with its part of the noise, so that nobody can tell, and acts on its
-own clean data. Nothing that it does later is in any block: the whole promise holds.
+With each block a site measures how far its rewards were below what the totals promised
+when they came. That has noise of its own, which is charged. A site that leaves sends
+empty blocks with its part of the noise, so that nobody can tell, and acts on its own
+clean data. Nothing that it does later is in any block: the whole promise holds.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Misfit:
     Formal guarantees
     -----------------
     Adjacency: one trial of the block replaced by another, with whatever action and
-    reward. The misfit is the sum over the block's trials of e - y, with e the expected
-    reward by the totals before the block and y the reward, both in the range of length
-    2 B: one trial moves it by 4 B at most. With noise of deviation 4 B / mu it is
+    reward. The misfit is the sum over the block's trials of e - y, with y the reward
+    and e the expected one by the totals that the site had when y came. Both are in the
+    range of length 2 B: one trial moves it by 4 B at most. Those totals have been
+    released, and do not have the trial. With noise of deviation 4 B / mu it is
     mu-GDP. A trial is in one block, and misfits of different blocks are of different
     trials: together they are mu-GDP, and with the blocks' sums sqrt(mu^2 + mu_sums^2)
     (Dong, Roth & Su, 2022). Whether the site leaves is post-processing.

@@ -102,48 +102,41 @@ def _least_ridge(
     return np.asarray(2 * _LOST * trace + d * grid * np.asarray(num_own))
 
 
-class Others(Evidence):
-    """Evidence of the others' releases, for a site or for each of a batch of sites."""
+def evidence_of_others(
+    settings: LinearUCBSettings,
+    others: FloatArray,
+    std: float,
+    own: FloatArray,
+    num_own: Counts,
+) -> Evidence:
+    """Return what the others' releases tell a site, or each of a batch of sites.
 
-    @classmethod
-    def of(
-        cls,
-        settings: LinearUCBSettings,
-        others: FloatArray,
-        std: float,
-        own: FloatArray,
-        num_own: Counts,
-    ) -> Others:
-        """Return what a sum of the others' releases tells.
+    Parameters
+    ----------
+    settings : LinearUCBSettings
+        Settings of the study.
+    others : ndarray of shape (..., d + 1, d + 1)
+        Total minus the site's own message.
+    std : float
+        s >= 0, of the noise on the diagonal of ``others``.
+    own : ndarray of shape (..., d + 1, d + 1)
+        Clean sum that the site's own message was made of.
+    num_own : int, or ndarray of int of shape (...)
+        Number of trials in the clean sum.
 
-        Parameters
-        ----------
-        settings : LinearUCBSettings
-            Settings of the study.
-        others : ndarray of shape (..., d + 1, d + 1)
-            Total minus the site's own message.
-        std : float
-            s >= 0, of the noise on the diagonal of ``others``.
-        own : ndarray of shape (..., d + 1, d + 1)
-            Clean sum that the site's own message was made of.
-        num_own : int, or ndarray of int of shape (...)
-            Number of trials in the clean sum.
-
-        Raises
-        ------
-        numpy.linalg.LinAlgError
-            If ``others`` has numbers so large that nothing can be computed.
-        """
-        # What overflows is refused at the end.
-        with np.errstate(over="ignore", invalid="ignore"):
-            alone = _mixture(settings, own, num_own, None)
-            like, ridge = _like(others, own), alone.ridge
-            found = evidence(
-                others, std, alone.variance, ridge, known=own, shrink_to=like
-            )
-        if not (np.isfinite(found.information) & np.isfinite(found.target)).all():
-            raise np.linalg.LinAlgError("the others' sum is too large")
-        return cls(**vars(found))
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If ``others`` has numbers so large that nothing can be computed.
+    """
+    # What overflows is refused at the end.
+    with np.errstate(over="ignore", invalid="ignore"):
+        alone = _mixture(settings, own, num_own, None)
+        like, ridge = _like(others, own), alone.ridge
+        found = evidence(others, std, alone.variance, ridge, known=own, shrink_to=like)
+    if not (np.isfinite(found.information) & np.isfinite(found.target)).all():
+        raise np.linalg.LinAlgError("the others' sum is too large")
+    return found
 
 
 class OwnBelief:
@@ -186,11 +179,11 @@ class OwnBelief:
         self._settings = settings = confidence.settings
         self._own, self._num_own = own.copy(), np.array(num_own)
         self._prior = prior or Prior.none(settings.releases.dimension)
-        self._others: Others | None = None
+        self._others: Evidence | None = None
         if others is not None and num_others > 0:
             if std is None:
                 std = math.sqrt(num_others) * settings.releases.std_by(num_releases)
-            self._others = Others.of(settings, others, std, *self._known)
+            self._others = evidence_of_others(settings, others, std, *self._known)
         clean = replace(settings.releases, epsilon=math.inf, calibration="exact")
         share = confidence.alpha / confidence.num_agents
         alone = Confidence(replace(settings, releases=clean), 1, share)
@@ -272,7 +265,7 @@ def weighed(
     settings: LinearUCBSettings,
     own: FloatArray,
     num_own: Counts,
-    others: Others | None,
+    others: Evidence | None,
 ) -> Ellipsoid:
     """Return the model that a site chooses by, or each of a batch of sites.
 
@@ -284,8 +277,8 @@ def weighed(
         Clean sum of the site's own trials, and of a prior's.
     num_own : int, or ndarray of shape (...)
         Number of these trials.
-    others : Others, optional
-        Nobody's unless given.
+    others : Evidence, optional
+        What the others tell; nothing unless given.
     """
     mixture = _mixture(settings, own, num_own, others)
     return _ellipsoid_of(settings, mixture)
@@ -295,7 +288,7 @@ def _mixture(
     settings: LinearUCBSettings,
     own: FloatArray,
     num_own: Counts,
-    others: Others | None,
+    others: Evidence | None,
 ) -> Average:
     """Return the mixture over all ridges and, if there are others, all caps.
 

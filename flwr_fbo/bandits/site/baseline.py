@@ -12,12 +12,15 @@ is, for n decisions,
 
 *Proof.* At n = 0 it is 0. Where another arm is played, it is >= 0 for the true theta,
 as that is in the set. Where the baseline is played, it grows by a (m + b'theta) >= 0.
-So it is never below 0, if the sets hold: all together with probability 1 - alpha. A
-decision that is cancelled counts as if it had been carried out.
+So it is never below 0, if the sets hold: all together with probability 1 - alpha.
+
+A decision that is cancelled was not carried out: it is taken from z and n. If another
+arm was played on the strength of it, the sum may then be below 0. Until it no longer
+is, the baseline is played.
 
 In the journal are
 
-    baseline      arm, and the share a
+    baseline      arm, the share a, and the number of the first decision that counts
     baseline-sum  z, and n behind it
 """
 
@@ -31,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.bandits.site.decision import Offer
+from flwr_fbo.bandits.site.decision import Decision, Offer
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 
 
@@ -45,12 +48,15 @@ class Baseline:
         Name of the baseline arm.
     at_most_worse : float
         Share a, above 0 and below 1.
+    first : int
+        Number of the first decision that counts: earlier ones were not under the rule.
     total : ndarray of shape (d + 1,)
         z, and the number of decisions behind it.
     """
 
     arm: str
     at_most_worse: float
+    first: int
     total: FloatArray
 
     @classmethod
@@ -58,26 +64,36 @@ class Baseline:
         """Return the rule in a journal's arrays, if the site has one."""
         if "baseline" not in state:
             return None
-        arm, share = from_json_array(state["baseline"])
-        return None if arm is None else cls(arm, share, state["baseline-sum"])
+        rule = from_json_array(state["baseline"])
+        return None if rule is None else cls(*rule, state["baseline-sum"])
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What records it."""
-        rule = to_json_array([self.arm, self.at_most_worse])
+        rule = to_json_array([self.arm, self.at_most_worse, self.first])
         return {"baseline": rule, "baseline-sum": self.total}
 
     def totals(self, offer: Offer) -> FloatArray:
         """Return the total after each action of an offer, shape (K, d + 1)."""
-        x = offer.features
-        added = x - (1 - self.at_most_worse) * x[offer.arms.index(self.arm)]
-        return np.asarray(self.total + np.column_stack([added, np.ones(len(x))]))
+        return self.total + self._added(offer.arms, offer.features)
+
+    def _added(self, arms: tuple[str, ...], x: FloatArray) -> FloatArray:
+        """Return what each action of a decision adds, shape (K, d + 1)."""
+        added = x - (1 - self.at_most_worse) * x[arms.index(self.arm)]
+        return np.column_stack([added, np.ones(len(x))])
 
     def after(self, offer: Offer, index: int) -> Self:
         """Return it after a decision; the same if the arm was not possible then."""
         if self.arm not in offer.arms:
             return self
         return replace(self, total=self.totals(offer)[index])
+
+    def without(self, decision: Decision) -> Self:
+        """Return it without a decision, which was not carried out."""
+        if decision.number < self.first or self.arm not in decision.arms:
+            return self
+        added = self._added(decision.arms, decision.features)[decision.chosen]
+        return replace(self, total=self.total - added)
 
     def guarded(
         self, offer: Offer, probabilities: FloatArray, least: FloatArray

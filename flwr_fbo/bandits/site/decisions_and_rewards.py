@@ -364,8 +364,12 @@ class DecisionLog:
         self._state |= count
 
     def cancel(self, ticket: int) -> None:
-        """Record that a decision gets no reward."""
-        self._journal.end_trial(self._awaited(ticket).number, math.nan)
+        """Record that a decision was not carried out, and gets no reward."""
+        trial, rule = self._awaited(ticket), Baseline.of(self._state)
+        arrays = {} if rule is None else rule.without(self._decision(trial)).arrays
+        end = trial.number, math.nan
+        self._journal.complete_trials(trial.iteration, [end], arrays)
+        self._state |= arrays
 
     def _awaited(self, given: Any) -> Trial:
         """Return the trial of a ticket, if its reward is still awaited."""

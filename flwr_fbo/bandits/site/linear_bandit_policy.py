@@ -169,8 +169,9 @@ class LinearBanditPolicy(BanditPolicy[RecordedBandit]):
         Notes
         -----
         *Confidence.* It holds at all times together with probability 1 - ``alpha`` of
-        the settings, as the confidence sets of own data do (see `add_history`), for
-        decisions as they were made: see `flwr_fbo.bandits.site.baseline`.
+        the settings, as the confidence sets of own data do (see `add_history`). A
+        decision that is cancelled no longer counts: see
+        `flwr_fbo.bandits.site.baseline`.
         """
         share = plain(at_most_worse)
         is_share = is_number(share) and 0 < share < 1

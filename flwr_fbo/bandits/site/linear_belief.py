@@ -316,7 +316,7 @@ class LinearBelief:
         """
         settings, known = self._study.settings, Baseline.of(self._state)
         if arm is None:
-            return {} if known is None else {"baseline": to_json_array([None, 0.0])}
+            return {} if known is None else {"baseline": to_json_array(None)}
         local, allowed = settings.local_data, "'own', with a baseline"
         require(settings.uses_own_data, "local_data", local, allowed)
         streams = settings.releases.num_streams
@@ -330,7 +330,7 @@ class LinearBelief:
         ):
             return {}
         zero = np.zeros(settings.releases.dimension + 1)
-        return Baseline(arm, at_most_worse, zero).arrays
+        return Baseline(arm, at_most_worse, self._journal.num_trials, zero).arrays
 
     def _reasons(
         self,

@@ -90,12 +90,16 @@ class RecordedBandit(DecidingAgent):
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
         settings = self.study.settings
         self.arms = ArmVersions(journal, settings, self.state)
-        self.sums = RunningSums(journal, settings.releases, self.state)
+        self.sums = RunningSums(
+            journal,
+            settings.releases,
+            self.state,
+            lambda actions: self.belief.promised(actions),
+        )
         arms = None if settings.encoder is None else self.arms
         timeout = settings.reward_timeout
         self.decisions = DecisionLog(journal, timeout, self.state, self.sums, arms)
         self.belief = LinearBelief(self.study, journal, self.state, self.sums)
-        self.sums.promised = self.belief.promised
 
     def renewed(self, journal: Journal) -> Self:
         """Return the agent as its journal is now; see `DecidingAgent.renewed`."""

@@ -48,6 +48,9 @@ class RunningSums:
         Settings of the study's releases.
     state : dict of str to ndarray
         Arrays of `Journal.load_unnumbered`; what is recorded here is added.
+    promised : callable, optional
+        Returns the rewards that the totals of blocks promise for actions of shape
+        (T, d), or None where they promise nothing: as always unless given.
     """
 
     def __init__(
@@ -55,10 +58,10 @@ class RunningSums:
         journal: Journal,
         releases: ContinualSettings,
         state: dict[str, NDArray[Any]],
+        promised: Callable[[FloatArray], FloatArray | None] = lambda actions: None,
     ) -> None:
         self._journal, self._releases, self._state = journal, releases, state
-        # What the totals promise for actions, or None where nothing does.
-        self.promised: Callable[[FloatArray], FloatArray | None] = lambda actions: None
+        self._promised = promised
         # Of windows that are closed, which do not change.
         self._closed: dict[int, Counts] = {}
 
@@ -92,7 +95,7 @@ class RunningSums:
                 changed[window] = self._state["open-window"]
                 changed[rewarded] = self._state["open-rewarded"]
         missing, actions = self.missing(release), list(map(action_of, trials))
-        promised = self.promised(np.array(actions)) if actions else None
+        promised = self._promised(np.array(actions)) if actions else None
         if promised is not None:
             missing += np.sum(promised - values), len(trials)
         if missing.any() or "open-missing" in self._state:

@@ -18,7 +18,8 @@ from flwr_fbo.bandits import (
 )
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
-from flwr_fbo.bandits.linear.own_data import Others, _mixture, weighed
+from flwr_fbo.bandits.linear.own_data import _mixture, evidence_of_others, weighed
+from flwr_fbo.models.noisy_sums import Evidence
 
 D = 4
 RELEASES = ContinualSettings(
@@ -117,7 +118,7 @@ def mixed(
 def test_models_are_those_of_the_formulas(num_own: int, std: float) -> None:
     own = clean_sum(THETA, num_own, 1)
     others = clean_sum(THETA, 2000, 2) + noise(std, 3)
-    found = Others.of(SETTINGS, others, std, own, num_own)
+    found = evidence_of_others(SETTINGS, others, std, own, num_own)
     model = weighed(SETTINGS, own, num_own, found)
     covariance, mean = by_inverses(own, num_own, others, std)
     precision = np.linalg.inv(covariance)
@@ -146,15 +147,15 @@ def test_a_batch_is_its_sites_one_by_one() -> None:
     own = np.stack([clean_sum(THETA, n, n) for n in (5, 50, 500)])
     others = np.stack([clean_sum(THETA, 900, 7) + noise(2.0, s) for s in range(3)])
     counts = np.array([5, 50, 500])
-    found = Others.of(SETTINGS, others, 2.0, own, counts)
+    found = evidence_of_others(SETTINGS, others, 2.0, own, counts)
     together = weighed(SETTINGS, own, counts, found)
     for i, n in enumerate(counts):
-        one = Others.of(SETTINGS, others[i], 2.0, own[i], int(n))
+        one = evidence_of_others(SETTINGS, others[i], 2.0, own[i], int(n))
         alone = weighed(SETTINGS, own[i], int(n), one)
         np.testing.assert_allclose(together.estimate[i], alone.estimate)
 
 
-def error(own: FloatArray, num_own: int, others: Others | None) -> float:
+def error(own: FloatArray, num_own: int, others: Evidence | None) -> float:
     model = weighed(SETTINGS, own, num_own, others)
     return float(np.linalg.norm(model.estimate - THETA))
 
@@ -162,8 +163,10 @@ def error(own: FloatArray, num_own: int, others: Others | None) -> float:
 @pytest.mark.parametrize("seed", range(4))
 def test_others_that_are_alike_count_and_opposite_ones_do_not(seed: int) -> None:
     own = clean_sum(THETA, 200, seed)
-    alike = Others.of(SETTINGS, clean_sum(THETA, 20_000, 90), 1.0, own, 200)
-    opposite = Others.of(SETTINGS, clean_sum(-THETA, 20_000, 91), 1.0, own, 200)
+    alike = evidence_of_others(SETTINGS, clean_sum(THETA, 20_000, 90), 1.0, own, 200)
+    opposite = evidence_of_others(
+        SETTINGS, clean_sum(-THETA, 20_000, 91), 1.0, own, 200
+    )
     alone = error(own, 200, None)
     assert error(own, 200, alike) < 0.2
     assert error(own, 200, alike) < alone
@@ -263,7 +266,7 @@ def test_rewards_of_another_scale_change_nothing() -> None:
     models = []
     for settings, by in ((SETTINGS, np.ones(D + 1)), (larger, scale)):
         told, rest = own * np.outer(by, by), others * np.outer(by, by)
-        found = Others.of(settings, rest, 0.0, told, 80)
+        found = evidence_of_others(settings, rest, 0.0, told, 80)
         models.append(weighed(settings, told, 80, found))
     np.testing.assert_allclose(models[1].estimate, 100 * models[0].estimate)
     assert larger.fixed_width == pytest.approx(100 * (SETTINGS.fixed_width or 0))

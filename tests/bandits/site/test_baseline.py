@@ -118,6 +118,26 @@ def test_a_retry_counts_once_and_an_arm_that_is_not_possible_not_at_all(
     assert counted() == 0
 
 
+def test_what_was_not_carried_out_does_not_pay_for_another_arm(
+    tmp_path: Path,
+) -> None:
+    policy = _policy(tmp_path)
+    policy.add_history(ACTIONS[[0] * 400], [1.0, 0.0] * 200)
+    before = policy.choose(ACTIONS)
+    policy.set_baseline("0", 0.5)
+    choices = []
+    while policy.probabilities(ACTIONS)["0"] == 1:
+        choices.append(policy.choose(ACTIONS))
+    # What the baseline has surely earned may be risked now.
+    assert {choice.arm for choice in choices} == {"0"}
+    choices += [before, policy.choose(ACTIONS, forbid=["0"])]  # these do not count
+    for choice in choices:
+        policy.cancel(choice.ticket)
+    with policy._held() as bandit:
+        np.testing.assert_allclose(bandit.state["baseline-sum"], np.zeros(4), atol=1e-9)
+    assert LinearBanditPolicy.open(tmp_path).probabilities(ACTIONS)["0"] == 1
+
+
 def test_what_it_does_not_go_with_is_refused(tmp_path: Path) -> None:
     policy = _policy(tmp_path / "own")
     for arm, share in (("0", 0.0), ("0", 1.0), ("0", "much"), ("", 0.1), (3, 0.1)):

@@ -18,7 +18,7 @@ from flwr_fbo.bandits import (
 )
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent, OwnPart
 from flwr_fbo.bandits.linear.confidence import Confidence
-from flwr_fbo.bandits.linear.exploration import Exploration
+from flwr_fbo.bandits.linear.exploration import Exploration, exploration_rng
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.bandits.site.realised_privacy import _Replay, _unknown, mu_of
@@ -128,7 +128,8 @@ def true_sums(
     agent, total = LinearUCBAgent(confidence), np.zeros((D + 1, D + 1))
     sums: list[FloatArray] = []
     for t in range(T):
-        index, _ = agent.choose(cases.actions[t])
+        # As the site draws: of two arms that are equally good at first.
+        index, _ = agent.choose(cases.actions[t], exploration_rng(3, 0, t))
         reward = cases.rewards[t, index]
         reward = 1 - reward if t == flipped else reward
         agent.tell(cases.actions[t, index], reward)

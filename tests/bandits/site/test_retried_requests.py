@@ -119,35 +119,44 @@ def test_a_key_that_points_to_another_trial_is_damage(tmp_path: Path) -> None:
 # Many workers
 
 
-def _waits(folder: Path, seconds: float, results: Any) -> None:
-    """Decide for so long; report how often, and the longest wait."""
-    policy, count, longest = LinearBanditPolicy.open(folder), 0, 0.0
-    results.put(None)  # ready
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        began = time.monotonic()
-        policy.choose(VECTORS)
-        longest = max(longest, time.monotonic() - began)
-        count += 1
-    results.put((count, longest))
+def _decides(folder: Path, begin: Any, num: int, results: Any) -> None:
+    """Decide so often, at the same time as others; report the tickets."""
+    policy = LinearBanditPolicy.open(folder)
+    begin.wait()
+    results.put([policy.choose(VECTORS).ticket for _ in range(num)])
 
 
-def test_workers_on_one_folder_have_fair_turns(tmp_path: Path) -> None:
-    """Without a line the one that has just decided decides again, some ten to one."""
-    enrolled(tmp_path, VECTOR_SETTINGS)
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
+def _share_that_follow_their_own(folder: Path) -> float:
+    """Return the share of decisions that follow one of the same of three workers."""
+    enrolled(folder, VECTOR_SETTINGS)
+    context, num = multiprocessing.get_context("fork"), 80
+    results, begin = context.Queue(), context.Barrier(3)
     workers = [
-        context.Process(target=_waits, args=(tmp_path, 2.0, results)) for _ in range(3)
+        context.Process(target=_decides, args=(folder, begin, num, results))
+        for _ in range(3)
     ]
     for worker in workers:
         worker.start()
-    found = [one for one in (results.get() for _ in range(6)) if one is not None]
+    found = [results.get() for _ in workers]
     for worker in workers:
         worker.join()
-    counts = [count for count, _ in found]
-    assert min(counts) > 0.5 * max(counts)
-    assert max(longest for _, longest in found) < 1.0
+    by_ticket = {ticket: i for i, own in enumerate(found) for ticket in own}
+    assert sorted(by_ticket) == list(range(3 * num))
+    # While all of them decide.
+    together = range(max(map(min, found)), min(map(max, found)) + 1)
+    assert len(together) > num
+    pairs = itertools.pairwise(by_ticket[ticket] for ticket in together)
+    return float(np.mean([before == after for before, after in pairs]))
+
+
+def test_workers_on_one_folder_have_fair_turns(tmp_path: Path) -> None:
+    """Without a line the one that has just decided decides again, some ten to one.
+
+    Then the share is .78 to .89, with one .26 to .55 where the machine is busy, and the
+    others do not stand in line yet. Turns are counted and not seconds.
+    """
+    shares = (_share_that_follow_their_own(tmp_path / str(i)) for i in range(3))
+    assert any(share < 0.65 for share in shares)
 
 
 def _serve(folder: Path, keys: list[str], worker: int, beat: Any) -> None:

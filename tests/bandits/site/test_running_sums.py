@@ -52,9 +52,8 @@ def test_what_rewards_lack_is_kept_beside_the_open_window() -> None:
     with Journal({"kind": "sums"}) as journal:
 
         def opened() -> RunningSums:
-            sums = RunningSums(journal, settings, journal.load_unnumbered())
-            sums.promised = lambda actions: actions.sum(axis=1)
-            return sums
+            state = journal.load_unnumbered()
+            return RunningSums(journal, settings, state, lambda x: x.sum(axis=1))
 
         def reward(numbers: list[int], release: int = 0) -> None:
             sums, values = opened(), [float(rewards[n]) for n in numbers]

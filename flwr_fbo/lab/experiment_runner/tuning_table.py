@@ -178,6 +178,15 @@ class OptimisationExperiment(Experiment):
         require(is_valid, "best_so_far", shape, expected)
         return run
 
+    def best_found(self, runs: Sequence[Run], seeds: Sequence[int]) -> FloatArray:
+        """Return the best value that any run of a seed ends at, shape (num_seeds,)."""
+        ends: dict[int, list[float]] = {seed: [] for seed in seeds}
+        for run in runs:
+            if run.seed in ends:
+                ends[run.seed].append(float(run.curve[-1]))
+        best = min if self.lower_is_better else max
+        return np.array([best(ends[seed]) for seed in seeds])
+
     @property
     def axes(self) -> tuple[str, str]:
         """Labels of the figure's two axes."""

@@ -94,10 +94,10 @@ def _convergence(
     curves = curves_by_method(experiment.methods, runs)
     x_label, y_label = experiment.axes
     ends = [
-        f"{experiment.label_of(name)} {curve[:, -1].mean():.4g}"
+        f"{experiment.label_of(name)} {experiment.drawn(curve[:, -1]).mean():.4g}"
         for name, curve in curves.items()
     ]
-    better = "lower" if experiment.lower_is_better else "higher"
+    better = "lower" if experiment.falls else "higher"
     caption = (
         f"Chart of {y_label} against {x_label}, a line a method: mean over seeds; "
         f"bands are one standard error; {better} is better. "

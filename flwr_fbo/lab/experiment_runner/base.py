@@ -303,7 +303,7 @@ class Experiment(ABC):
     # How a file is read, with all dataclasses in it.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     # What may change as it runs: it decides no run.
-    _presentation = ("description", "num_seeds", "claims", "form")
+    _presentation = ("description", "num_seeds", "claims", "form", "as_loss", "y_range")
     # What its runs are.
     run_type: ClassVar[type[Run]] = RegretRun
     # Whether a figure's axes are logarithmic.
@@ -460,6 +460,15 @@ class Experiment(ABC):
         The last initial point: before it no method has done anything.
         """
         return max(self.first_counted - 1, 0)
+
+    @property
+    def falls(self) -> bool:
+        """True if what figures show is better where it is lower."""
+        return self.lower_is_better
+
+    def drawn(self, values: FloatArray) -> FloatArray:
+        """Return values of curves as figures show them."""
+        return values
 
     def best_found(
         self, runs: Sequence[Run], seeds: Sequence[int]

@@ -331,6 +331,29 @@ def test_an_undecided_claim_says_what_it_lacks(figure: TuningExperiment) -> None
     assert power_text(confirmed) == ""
 
 
+def test_a_figure_shows_losses_where_its_paper_does(figure: TuningExperiment) -> None:
+    """And within the paper's range; what runs are is the same."""
+    curves = {"fts": figure.curves["fts"]}
+    methods = ("alone", "random", "open")
+    plan = replace(
+        figure, claims=(), form="convergence", curves=curves, methods=methods
+    )
+    loss = replace(plan, as_loss=True, y_range=(0.2, 0.6))
+    assert loss.to_dict() == plan.to_dict()
+    runs = _runs(plan, {"fts": HIGH})
+    up, down = (_figure_of(one, runs).axes[0] for one in (plan, loss))
+    assert up.get_ylabel() == "best function value so far"
+    assert down.get_ylabel() == "simple regret (1 - function value) so far"
+    assert down.get_ylim() == (0.2, 0.6)
+    for value, regret in zip(up.lines, down.lines, strict=True):
+        np.testing.assert_allclose(regret.get_ydata(), 1 - value.get_ydata())
+    with pytest.raises(ValueError, match="y_range="):
+        replace(plan, y_range=(0.6, 0.2))
+    object.__setattr__(figure, "task", _Down())
+    with pytest.raises(ValueError, match=r"as_loss=True.* a task to minimize"):
+        replace(figure, as_loss=True)
+
+
 class _Down(Task):
     """A task to minimize, with nothing to evaluate."""
 
@@ -474,8 +497,9 @@ def test_the_error_is_drawn_against_the_papers_epsilon(
 ) -> None:
     """What is to be maximised as 1 less it, and noise-only as one level."""
     _, axes = new_figure()
-    _draw_own_form(axes, figure, _runs(figure, {"quiet": HIGH, "loud": LOW}))
-    assert axes.get_ylabel().startswith("1 - ")
+    loss = replace(figure, as_loss=True)
+    _draw_own_form(axes, loss, _runs(figure, {"quiet": HIGH, "loud": LOW}))
+    assert axes.get_ylabel().startswith("simple regret (1 - ")
     [drawn] = axes.containers
     x, y = drawn.lines[0].get_data(orig=False)
     np.testing.assert_allclose(y, [1 - np.mean(LOW), 1 - np.mean(HIGH)], rtol=1e-6)
@@ -656,6 +680,7 @@ def test_published_figures_are_complete() -> None:
         assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
         if plan.form == "tradeoff":
             assert any(curve.series for curve in plan.curves.values())
+            assert plan.falls
 
 
 @pytest.mark.gate

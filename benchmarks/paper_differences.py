@@ -18,7 +18,7 @@ whose rows have both sides of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -27,6 +27,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from optuna.distributions import BaseDistribution, IntDistribution
 
 from benchmarks.rows import add_rows, play_and_show, read_rows
 from flwr_fbo import FTS, Privacy, Seeds
@@ -40,11 +42,18 @@ from flwr_fbo.bandits.linear.settings import (
     LinearUCBSettings,
     geometric_schedule,
 )
+from flwr_fbo.lab.baselines import transfer
+from flwr_fbo.lab.baselines.transfer import ensemble_weights
 from flwr_fbo.lab.experiment_runner.base import six_digits
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.transfer_experiment import (
+    Messages,
+    TransferExperiment,
+)
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.tasks.base import Objective
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
@@ -60,6 +69,7 @@ from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.fts.settings import FTSSettings
+from flwr_fbo.tuning.search.own_search import SearchAgent
 from flwr_fbo.tuning.search.study import create_agent
 
 Played = Callable[[int], float]
@@ -186,7 +196,25 @@ def by_clock(seed: int) -> float:
     return float(simulation.run(seed, seed).regret.sum())
 
 
+def _with_variance(
+    self: Ellipsoid, actions: FloatArray, width: FloatArray | float
+) -> FloatArray:
+    """Return bounds with x'V^-1 x in place of its root, as in the authors' code."""
+    mean, directions = self.rewards(actions)
+    variance = np.einsum("...i,...i->...", directions, directions)
+    return np.asarray(mean + np.asarray(width)[..., None] * variance)
+
+
 LINEAR = [
+    Difference(
+        "bonus: the variance, for its root",
+        lambda seed: linear_regret(
+            PUBLISHED,
+            seed,
+            mock.patch.object(Ellipsoid, "upper_bounds", _with_variance),
+        ),
+        partial(linear_regret, PUBLISHED),
+    ),
     Difference(
         "line 24 of FedUCB: U = rho_min I",
         lambda seed: linear_regret(
@@ -245,20 +273,29 @@ def neural_regret(
     return float(run.regret.sum() + run.regret_before) / evaluations
 
 
-def _without_parentheses(self: FedGOUCBAgent, x: FloatArray, reward: float) -> None:
+def _without_parentheses(
+    self: FedGOUCBAgent, action: ArrayLike, reward: float, is_new: bool
+) -> None:
     """Add g g'w0 + y - f to b as printed: the residual to each coordinate."""
-    assert self.w0 is not None
+    x = np.asarray(action)
+    if self.w0 is None:
+        _record(self, x, reward, is_new)
+        return
     values, gradients = self.model.values_and_gradients(self.w0, x[None])
     g, residual = gradients[0], float(reward - values[0])
     target = np.full(len(g), residual)
     self._ellipsoid()[0].observe_sum(np.outer(g, g), target, 1)
     self._seen.append((g, residual))
     self._own = self._own + np.vstack([np.outer(g, g), target])
+    self._num_seen += 1
+
+
+_record = FedGOUCBAgent._record
 
 
 def fails_without_parentheses(seed: int) -> float:
     """Return 1.0 if the estimate runs out of bounds, else 0.0."""
-    patched = mock.patch.object(FedGOUCBAgent, "_observe", _without_parentheses)
+    patched = mock.patch.object(FedGOUCBAgent, "_record", _without_parentheses)
     try:
         neural_regret(NEURAL, seed, patched)
     except np.linalg.LinAlgError:
@@ -360,15 +397,16 @@ def dp_fts_de(
     )
 
 
-def fts(seeds: Seeds, every: int = 1, **changes: Any) -> FTS:
+def fts(
+    seeds: Seeds, every: int = 1, task: SyntheticTask | None = None, **changes: Any
+) -> FTS:
     """Return FTS on synthetic functions, whose agents send every so many iterations."""
     agent = FTSSettings(
         num_initial=5, follow="inverse-sqrt", lengthscale=0.03, regularization=0.01
     )
     agent = replace(agent, **changes)
-    strategy = FTS(
-        FUNCTIONS.space, FUNCTIONS.direction, NUM_TUNING, agent=agent, seeds=seeds
-    )
+    task = task or FUNCTIONS
+    strategy = FTS(task.space, task.direction, NUM_TUNING, agent=agent, seeds=seeds)
     if every > 1:
         strategy.server = _EveryFew(NUM_TUNING, agent.message_length, every)
     return strategy
@@ -404,7 +442,96 @@ def _of_theory(x: FloatArray, y: FloatArray, fitted: Any, *others: Any) -> Any:
     return features, mean + beta * (weights - mean)
 
 
+class _OnGrid(SyntheticTask):
+    """The functions on the papers' 1000 points, which agents choose among."""
+
+    @property
+    def space(self) -> Mapping[str, BaseDistribution]:
+        """Number of the point."""
+        return {"x": IntDistribution(0, 999)}
+
+    def objective(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the client's noisy function."""
+        return _by_number(super().objective(client, num_clients, seed))
+
+    def truth(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the client's function without noise."""
+        return _by_number(super().truth(client, num_clients, seed))
+
+
+def _by_number(objective: Objective) -> Objective:
+    return lambda params: objective({"x": params["x"] / 999})
+
+
+GRID = _OnGrid(deviation=0.02, signs=True, first_function=100)
+
+
+def _repeating(self: SearchAgent, iteration: int) -> FloatArray:
+    """Return the method's choice, though it was evaluated before."""
+    return self.space.snap(self._suggest(iteration))
+
+
+# Fig. 1a of FTS, on other functions: a target that learns from 50 agents by RGPE.
+TARGETS = TransferExperiment(
+    name="ties",
+    task=replace(FUNCTIONS, deviation=0.02, num_exact=1),
+    num_agents=50,
+    num_targets=1,
+    num_initial=1,
+    num_evaluations=31,
+    num_observations=40,
+    messages=Messages(num_features=50, lengthscale=0.03, regularization=0.01),
+    methods=("alone", "random", "rgpe", "noise-only"),
+)
+
+
+def rgpe(seed: int, patches: Patches = None) -> float:
+    """Return the best value so far of a target, the mean over its evaluations."""
+    with patches or nullcontext():
+        [run] = TARGETS.play(["rgpe"], seed)
+    return float(run.curve.mean())
+
+
+def _ties_to_the_target(losses: NDArray[np.int64]) -> FloatArray:
+    """Return weights of RGPE; the target takes samples whose least loss it shares."""
+    losses = losses.copy()
+    losses[1:] += losses[1:] == losses[0]
+    return ensemble_weights(losses)
+
+
 TUNING = [
+    Difference(
+        "FTS: own sample of 200 features, for 100",
+        partial(
+            best_so_far,
+            FUNCTIONS,
+            lambda seeds: fts(seeds, num_surrogate_features=200),
+        ),
+        partial(best_so_far, FUNCTIONS, fts),
+        is_ratio=False,
+    ),
+    Difference(
+        "FTS: queries may be repeated",
+        lambda seed: best_so_far(
+            FUNCTIONS, fts, seed, mock.patch.object(SearchAgent, "suggest", _repeating)
+        ),
+        partial(best_so_far, FUNCTIONS, fts),
+        is_ratio=False,
+    ),
+    Difference(
+        "FTS: x on a grid of 1000, for continuous",
+        partial(best_so_far, GRID, lambda seeds: fts(seeds, task=GRID)),
+        partial(best_so_far, FUNCTIONS, fts),
+        is_ratio=False,
+    ),
+    Difference(
+        "RGPE: ties to the target, for split",
+        lambda seed: rgpe(
+            seed, mock.patch.object(transfer, "ensemble_weights", _ties_to_the_target)
+        ),
+        rgpe,
+        is_ratio=False,
+    ),
     Difference(
         "20 random starts, digits",
         partial(

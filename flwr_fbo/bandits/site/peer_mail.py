@@ -7,9 +7,10 @@ gamma hops, and keeps it if it is of its pool (`PeerGraph.pools`). Once all have
 that can, the agent adds up the newest ones of its pool, its own among them, and
 believes the sum.
 
-What the listing leaves open: here all estimators of an agent are released at once; and
-with a trigger whoever hears of a synchronisation that it has not made makes it then, so
-that all is there after 2 gamma trials, where a public schedule needs gamma.
+Where it differs from Algorithm 3: all estimators of an agent are released at once, and
+not the one alone whose turn it is (lines 7 to 20). What the listing leaves open: with a
+trigger whoever hears of a synchronisation that it has not made makes it then, so that
+all is there after 2 gamma trials, where a public schedule needs gamma.
 """
 
 from __future__ import annotations

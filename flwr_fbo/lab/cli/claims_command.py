@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,14 @@ from flwr_fbo._common.text import counted, humanised, printable
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.output import plain_errors
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment, Run
-from flwr_fbo.lab.experiment_runner.claims import Finding, finding_of, findings
+from flwr_fbo.lab.experiment_runner.claims import (
+    MOST_NEEDED,
+    Finding,
+    finding_of,
+    findings,
+    hours_missing,
+    in_second_reading,
+)
 from flwr_fbo.lab.experiment_runner.config import (
     builtin_experiments,
     find_experiment,
@@ -25,13 +33,18 @@ from flwr_fbo.lab.experiment_runner.config import (
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.results import place_of, read_results
 
-_DETAILS = """\
-| claim (section) | what came out | verdict |
-| --- | --- | --- |"""
-_SUMMARY = """\
-| figure | seeds | CPU minutes | claims | confirmed | not over noise-only | contrary |
-| --- | --- | --- | --- | --- | --- | --- |"""
-_COUNTED = ("confirmed", "not told from noise-only", "not confirmed: the contrary")
+_DETAILS = ("claim (section)", "what came out", "verdict", "power")
+_SECOND = ("second reading", "its verdict")
+_SUMMARY = ("figure", "seeds", "CPU minutes", "claims", "confirmed")
+# Counted by how verdicts begin, in columns of these headings.
+_COUNTED = {
+    "not over noise-only": "not told from noise-only",
+    "undecided": "undecided",
+    "less than the paper's": "not confirmed: less",
+    "contrary": "not confirmed: the contrary",
+    "no room": "no room",
+}
+_LAST = ("CPU hours missing", "second reading confirms")
 _WHEN = {
     "final": "in the end",
     "mean": "in the mean",
@@ -57,7 +70,8 @@ def claims(
 
     Each claim of an experiment has a row: NAME and FILE are as in `flwr-fbo run`. Each
     figure of a PAPER has one, which counts verdicts. These follow a rule: see
-    flwr_fbo/lab/experiment_runner/claims.py. Without a name the command lists the
+    flwr_fbo/lab/experiment_runner/claims.py. A second reading of a paper, where its
+    text leaves one open, has columns of its own. Without a name the command lists the
     experiments that have claims.
 
     Examples
@@ -77,9 +91,10 @@ def claims(
         }
     for number, (name, figures) in enumerate(found.items()):
         if named[name] == [name]:
-            lines = [figures[0].title(), "", _DETAILS, *figures[0].details()]
+            lines = [figures[0].title(), "", *figures[0].details()]
         else:
-            lines = [_SUMMARY, *(figure.summary() for figure in figures)]
+            rows = [figure.summary() for figure in figures]
+            lines = _table((*_SUMMARY, *_COUNTED, *_LAST), rows)
         typer.echo(printable("\n".join([""] * (number > 0) + lines)))
 
 
@@ -96,9 +111,16 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
         return
     console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
     for finding in findings(experiment, runs):
-        came_out = outcome(finding)
-        text = f"- {finding.claim.text}: {came_out}: {finding.verdict}"
-        console.print(text)
+        console.print(f"- {finding.claim.text}: {_told(finding)}")
+        second = in_second_reading(finding.claim, experiment)
+        if second is not None:
+            found = finding_of(second, experiment, runs)
+            console.print(f"  second reading: {_told(found)}")
+
+
+def _told(finding: Finding) -> str:
+    text = f"{outcome(finding)}: {finding.verdict}"
+    return f"{text}; power {power}" if (power := power_text(finding)) else text
 
 
 def _listed() -> list[str]:
@@ -162,30 +184,61 @@ class _Found:
         )
 
     def details(self) -> list[str]:
-        """Return one row per claim."""
-        cells = [self._cells(claim) for claim in self.plan.claims]
-        return [f"| {' | '.join(texts)} |" for _, *texts in cells]
+        """Return a table with a row per claim."""
+        plan = self.plan
+        seconds = [in_second_reading(claim, plan) for claim in plan.claims]
+        rows = []
+        for claim, second in zip(plan.claims, seconds, strict=True):
+            text = f"{claim.text} ({claim.section or 'not in the paper'})"
+            cells = [text, *self._cells(claim)]
+            if any(seconds):
+                cells += self._cells(second)[:2] if second else ["-", "-"]
+            rows.append(cells)
+        return _table((*_DETAILS, *(_SECOND if any(seconds) else ())), rows)
 
-    def summary(self) -> str:
+    def summary(self) -> list[str]:
         """Return the row of the figure, which counts verdicts."""
-        cells = [self._cells(claim) for claim in self.plan.claims]
-        seeds = "-".join(map(str, sorted({num_seeds for num_seeds, *_ in cells})))
-        verdicts = [verdict for *_, verdict in cells]
-        counts = [sum(v.startswith(verdict) for v in verdicts) for verdict in _COUNTED]
-        row = [self.plan.name, seeds, self._minutes(), len(cells), *counts]
-        return f"| {' | '.join(map(str, row))} |"
+        first = [self._finding(claim) for claim in self.plan.claims]
+        seconds = (in_second_reading(claim, self.plan) for claim in self.plan.claims)
+        second = [self._finding(claim) for claim in seconds if claim is not None]
+        found = [finding for finding in first if finding is not None]
+        num_seeds = {finding.gain.num_runs if finding else 0 for finding in first}
+        verdicts = [finding.verdict for finding in found]
+        starts = ["confirmed", *_COUNTED.values()]
+        counts = [sum(v.startswith(start) for v in verdicts) for start in starts]
+        hours = hours_missing(found)
+        confirmed = sum(f is not None and f.verdict == "confirmed" for f in second)
+        return [
+            self.plan.name,
+            "-".join(map(str, sorted(num_seeds))),
+            self._minutes(),
+            str(len(first)),
+            *map(str, counts),
+            f"{hours:.2g}" if hours else "-",
+            f"{confirmed} of {len(second)}" if second else "-",
+        ]
 
-    def _cells(self, claim: Claim) -> tuple[int, str, str, str]:
-        """Return the seeds, the text, what came out and the verdict."""
-        plan, num_seeds, came_out, verdict = self.plan, 0, self.missing, "-"
-        with suppress(ValueError):  # a method has not been run yet
-            finding = finding_of(claim, plan, self.runs)
-            num_seeds, came_out = finding.gain.num_runs, outcome(finding)
-            verdict = finding.verdict
-            if num_seeds < plan.num_seeds:
-                verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
-        text = f"{claim.text} ({claim.section or 'not in the paper'})"
-        return num_seeds, text, came_out, verdict
+    def _finding(self, claim: Claim) -> Finding | None:
+        """Return what the runs say of a claim; None if a method has not been run."""
+        with suppress(ValueError):
+            return finding_of(claim, self.plan, self.runs)
+        return None
+
+    def _cells(self, claim: Claim) -> list[str]:
+        """Return what came out, the verdict and the power."""
+        finding = self._finding(claim)
+        if finding is None:
+            return [self.missing, "-", "-"]
+        num_seeds, verdict = finding.gain.num_runs, finding.verdict
+        if num_seeds < self.plan.num_seeds:
+            verdict += f" ({num_seeds} of {self.plan.num_seeds} seeds)"
+        return [outcome(finding), verdict, power_text(finding) or "-"]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def outcome(finding: Finding) -> str:
@@ -193,12 +246,41 @@ def outcome(finding: Finding) -> str:
     claim = finding.claim
     of_scalars = claim.by == "scalars"
     text = f"{_WHEN[claim.by]} {_number(finding.gain, of_scalars)}"
-    if finding.over_noise_only is not None:
-        over = _number(finding.over_noise_only, of_scalars)
-        text += f", over its noise-only {over}"
+    if (beyond := finding.beyond_noise) is not None:
+        more = _number(beyond, of_scalars)
+        if finding.in_logs:
+            factor = math.exp(beyond.mean)
+            more = f"{factor:.3g} ± {factor * beyond.standard_error:.2g} times"
+        text += f", beyond noise-only {more}"
     if 1 < finding.gain.num_groups < finding.gain.num_runs:
         text += f" (± over {finding.gain.num_groups} functions)"
     return text
+
+
+def power_text(finding: Finding) -> str:
+    """Return what runs could have shown that leave a claim open; empty if they do not.
+
+    The power for the effect that is looked for, which effect has a power of 0.8, and
+    what the effect that is looked for would need.
+    """
+    power = finding.power
+    if power is None:
+        return ""
+    of_scalars = finding.claim.by == "scalars"
+
+    def shown(value: float) -> str:
+        return _number(Estimate(value, math.nan, 1, 1), of_scalars)
+
+    text = f"0.8 at {shown(power.detectable)}"
+    if power.effect is None:
+        return text
+    whose = "the paper's" if finding.claim.effect else "the seen"
+    text = f"{power.value:.2f} at {whose} {shown(power.effect)}; {text}"
+    gain = finding.gain
+    unit = "functions" if gain.num_groups < gain.num_runs else "seeds"
+    if power.num_needed is None:
+        return f"{text} or with more than {MOST_NEEDED} {unit}"
+    return f"{text} or with {power.num_needed} {unit}"
 
 
 def _number(estimate: Estimate, of_scalars: bool) -> str:

@@ -7,10 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from flwr_fbo._common.text import counted, humanised
-from flwr_fbo.lab.cli.claims_command import outcome
+from flwr_fbo.lab.cli.claims_command import outcome, power_text
 from flwr_fbo.lab.cli.experiment_tables import cells_of, headings_of
 from flwr_fbo.lab.experiment_runner.base import Experiment, Run
-from flwr_fbo.lab.experiment_runner.claims import findings
+from flwr_fbo.lab.experiment_runner.claims import (
+    finding_of,
+    findings,
+    in_second_reading,
+)
 from flwr_fbo.lab.experiment_runner.config import find_experiment
 from flwr_fbo.lab.experiment_runner.curves import (
     common_seeds,
@@ -90,10 +94,10 @@ def _convergence(
     curves = curves_by_method(experiment.methods, runs)
     x_label, y_label = experiment.axes
     ends = [
-        f"{experiment.label_of(name)} {curve[:, -1].mean():.4g}"
+        f"{experiment.label_of(name)} {experiment.drawn(curve[:, -1]).mean():.4g}"
         for name, curve in curves.items()
     ]
-    better = "lower" if experiment.lower_is_better else "higher"
+    better = "lower" if experiment.falls else "higher"
     caption = (
         f"Chart of {y_label} against {x_label}, a line a method: mean over seeds; "
         f"bands are one standard error; {better} is better. "
@@ -135,12 +139,19 @@ def _as_planned(stored: Experiment) -> Experiment:
 def _claims(experiment: Experiment, runs: Sequence[Run]) -> Section:
     if not experiment.claims:
         return Section("Claims")
-    found = findings(experiment, runs)
     rows = [
-        (finding.claim.text, outcome(finding), finding.verdict) for finding in found
+        (f.claim.text, outcome(f), f.verdict, power_text(f) or "-")
+        for f in findings(experiment, runs)
+    ]
+    rows += [
+        (f"{claim.text} (second reading)", outcome(f), f.verdict, power_text(f) or "-")
+        for claim in experiment.claims
+        if (second := in_second_reading(claim, experiment)) is not None
+        for f in [finding_of(second, experiment, runs)]
     ]
     caption = "Differences are positive where the claim holds; ± one standard error."
-    table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)
+    headings = ("claim", "what came out", "verdict", "power")
+    table = Table(headings, rows, caption, numeric=False)
     line = "What a paper claims, and what these runs show (95% t intervals)."
     return Section("Claims", [line, table])
 

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import finite
-from flwr_fbo._common.fields import check_fields, integer
+from flwr_fbo._common.fields import check_fields, flag, integer, positive
 from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.experiment_runner.looks import Look
@@ -120,6 +120,9 @@ class Method:
         Whether the privacy setting has a part in what it does.
     noise_only : str, optional
         The control in which all its messages are zeroed; None where there is none.
+    second_reading : str, optional
+        The same method by a second reading of the paper, where its text leaves one
+        open: claims are judged in both, where an experiment has both.
     look : tuple of str, optional
         Colour, line style and marker in figures; chosen from a palette unless given.
     base : str
@@ -131,6 +134,7 @@ class Method:
     controls: tuple[str, ...] = field(default=(), kw_only=True)
     noisy: bool = field(default=False, kw_only=True)
     noise_only: str | None = field(default=None, kw_only=True)
+    second_reading: str | None = field(default=None, kw_only=True)
     look: Look | None = field(default=None, kw_only=True)
     base: str = field(default="", kw_only=True)
 
@@ -209,8 +213,13 @@ class Claim:
     better, than : str
         Names of methods.
     by : {"final", "mean", "scalars", "seconds"}
-        At the last step, or in the mean of all; by fewer scalars sent, if counted; or
-        by fewer CPU seconds of a run, which compare on one machine only.
+        At the last step, or in the mean of all from `Experiment.first_counted` on; by
+        fewer scalars sent, if counted; or by fewer CPU seconds of a run, which compare
+        on one machine only.
+    effect : float, optional
+        The paper's difference, > 0, where it is known.
+    first_reading_only : bool
+        Whether a second reading of the methods has nothing to do with it.
     """
 
     text: str
@@ -218,8 +227,11 @@ class Claim:
     than: str
     by: Literal["final", "mean", "scalars", "seconds"] = "final"
     section: str = ""
+    effect: float | None = field(default=None, metadata=positive(optional=True))
+    first_reading_only: bool = field(default=False, metadata=flag())
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("text", "section"):
             value = getattr(self, name)
             require("|" not in value, name, value, "no '|', which ends a cell")
@@ -291,7 +303,7 @@ class Experiment(ABC):
     # How a file is read, with all dataclasses in it.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     # What may change as it runs: it decides no run.
-    _presentation = ("description", "num_seeds", "claims", "form")
+    _presentation = ("description", "num_seeds", "claims", "form", "as_loss", "y_range")
     # What its runs are.
     run_type: ClassVar[type[Run]] = RegretRun
     # Whether a figure's axes are logarithmic.
@@ -437,9 +449,35 @@ class Experiment(ABC):
         return np.arange(1, self.num_steps + 1)
 
     @property
-    def first_shown(self) -> int:
-        """The index of the first of ``steps`` that a figure shows."""
+    def first_counted(self) -> int:
+        """The index of the first of ``steps`` that is a method's own decision."""
         return 0
+
+    @property
+    def first_shown(self) -> int:
+        """The index of the first of ``steps`` that a figure shows.
+
+        The last initial point: before it no method has done anything.
+        """
+        return max(self.first_counted - 1, 0)
+
+    @property
+    def falls(self) -> bool:
+        """True if what figures show is better where it is lower."""
+        return self.lower_is_better
+
+    def drawn(self, values: FloatArray) -> FloatArray:
+        """Return values of curves as figures show them."""
+        return values
+
+    def best_found(
+        self, runs: Sequence[Run], seeds: Sequence[int]
+    ) -> FloatArray | None:
+        """Return the best value that any run of a seed ends at, shape (num_seeds,).
+
+        None where a curve is no best value so far.
+        """
+        return None
 
     @property
     @abstractmethod

@@ -11,6 +11,9 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 
+# Probability with which a design should confirm an effect that is there.
+POWER = 0.8
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -65,11 +68,64 @@ class Estimate:
         reach = _t_quantile(0.975, self.num_groups) * self.standard_error
         return self.mean - reach, self.mean + reach
 
+    def power(self, effect: float) -> float:
+        """Return the probability that such runs' 95% t interval lies above 0.
+
+        Parameters
+        ----------
+        effect : float
+            True mean, > 0. The standard error is taken to be the true one.
+        """
+        return _power(effect / self._spread, self.num_groups)
+
+    def detectable(self) -> float:
+        """Return the effect that such runs confirm with probability `POWER`."""
+        low, high = 0.0, 1.0
+        while _power(high, self.num_groups) < POWER:
+            low, high = high, 2 * high
+        for _ in range(40):
+            middle = (low + high) / 2
+            enough = _power(middle, self.num_groups) >= POWER
+            low, high = (low, middle) if enough else (middle, high)
+        return high * self._spread
+
+    def num_needed(self, effect: float, most: int) -> int | None:
+        """Return how many groups confirm an effect > 0 with probability `POWER`.
+
+        None if it takes more than ``most``.
+        """
+        size = effect / self._spread
+        if _power(size, most) < POWER:
+            return None
+        low, high = 1, most  # `low` are too few, `high` are enough
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = _power(size, middle) >= POWER
+            low, high = (low, middle) if enough else (middle, high)
+        return high
+
+    @property
+    def _spread(self) -> float:
+        """The standard deviation of a group; tiny where there is none."""
+        return max(self.standard_error * math.sqrt(self.num_groups), 1e-300)
+
     @property
     def lower_bound(self) -> float:
         """The one-sided 95% bound, by Student's t; NaN from a single run."""
         reach = _t_quantile(0.95, self.num_groups)
         return self.mean - reach * self.standard_error
+
+
+def _power(size: float, num_values: int) -> float:
+    """Return the power of a two-sided t test on its positive side.
+
+    ``size`` is the effect in standard deviations of a value.
+    """
+    from scipy.stats import nct
+
+    df = num_values - 1
+    shift = min(size * math.sqrt(num_values), 1e3)
+    return float(nct.sf(_t_quantile(0.975, num_values), df, shift))
 
 
 def _t_quantile(p: float, num_values: int) -> float:

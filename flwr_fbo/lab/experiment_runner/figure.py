@@ -7,7 +7,6 @@ messages, the time and the number of agents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
@@ -52,6 +51,7 @@ from flwr_fbo.lab.experiment_runner.looks import (
 )
 from flwr_fbo.lab.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 
 Target = Path | IO[bytes]
 
@@ -130,9 +130,12 @@ def new_figure(num_panels: int = 1) -> tuple[Any, Any]:
 
 
 def ends_of(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Estimate]:
-    """Return what the methods' curves end at."""
+    """Return what the methods' curves end at, as it is drawn."""
     curves = curves_by_method(experiment.methods, runs)
-    return {name: Estimate.of(curve[:, -1]) for name, curve in curves.items()}
+    return {
+        name: Estimate.of(experiment.drawn(curve[:, -1]))
+        for name, curve in curves.items()
+    }
 
 
 def draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
@@ -187,7 +190,7 @@ def draw_lengths(
     that sends none. As in fig. 2 of the paper of FTS.
     """
     _draw_at_places(axes, experiment, ends_of(experiment, runs), ".4f")
-    y_label = f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
+    y_label = f"{experiment.drawn_unit}, evaluation {experiment.num_evaluations}"
     axes.set(xscale="log", xlabel="numbers in a message", ylabel=y_label)
 
 
@@ -207,7 +210,7 @@ def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -
         seconds = times[name].mean() / experiment.num_targets
         color, style, _ = looks[name]
         label = in_legend(f"{experiment.label_of(name)}: {seconds:.2g} s")
-        x, y = part * seconds, curves[:, first:]
+        x, y = part * seconds, experiment.drawn(curves[:, first:])
         draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
@@ -254,8 +257,6 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     curves is a line; what does not depend on epsilon is a level.
     """
     ends, looks = ends_of(experiment, runs), looks_of(experiment)
-    if not experiment.lower_is_better:
-        ends = {n: replace(end, mean=1.0 - end.mean) for n, end in ends.items()}
     private = {name: c for name, c in experiment.curves.items() if c.series}
     for name in experiment.methods:
         if name not in private:
@@ -291,9 +292,7 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     delta, accountant = experiment.privacy.delta, experiment.privacy.accountant.upper()
     by = f"by moments ({accountant})" if of_paper else f"by {accountant}"
     axes.set_xlabel(f"epsilon {by} at delta = {delta:.3g}")
-    unit = experiment.task.unit
-    error = unit if experiment.lower_is_better else f"1 - {unit}"
-    axes.set_ylabel(f"{error}, evaluation {experiment.num_evaluations}")
+    axes.set_ylabel(f"{experiment.drawn_unit}, evaluation {experiment.num_evaluations}")
 
 
 def _messages(experiment: TuningExperiment, runs: Sequence[Run]) -> Any:
@@ -556,8 +555,10 @@ def _convergence(experiment: Experiment, runs: Sequence[Run]) -> Any:
             axes.set(xscale="log", yscale="log")
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if isinstance(experiment, OptimisationExperiment):
+            axes.set_ylim(experiment.y_range)
         if len(panels) > 1:
-            corner = "upper right" if experiment.lower_is_better else "lower right"
+            corner = "upper right" if experiment.falls else "lower right"
             axes.legend(loc=corner, frameon=False, fontsize=8)
     if len(panels) > 1:
         figure.suptitle(title, fontsize=10)
@@ -634,7 +635,7 @@ def draw_curves(
         draw_mean(
             axes,
             x,
-            curves[names[0]][:, shown],
+            experiment.drawn(curves[names[0]][:, shown]),
             color=color,
             linestyle=style,
             linewidth=1.6,

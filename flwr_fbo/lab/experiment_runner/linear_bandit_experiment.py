@@ -250,6 +250,7 @@ class BanditMethod(Method):
             label=label_at(self.label, point),
             controls=tuple(_name_at(name, point) for name in self.controls),
             noise_only=self.noise_only and _name_at(self.noise_only, point),
+            second_reading=self.second_reading and _name_at(self.second_reading, point),
             look=None if point else self.look,
             point=point,
         )
@@ -342,9 +343,18 @@ _PRIVATE: dict[str, Any] = {
 
 
 def _published_methods(
-    name: str, label: str, width: Width, color: str, *, usual: bool = False
+    name: str,
+    label: str,
+    width: Width,
+    color: str,
+    *,
+    usual: bool = False,
+    second: str | None = None,
 ) -> list[BanditMethod]:
-    """Return the published method of a width, its noise alone, and it without noise."""
+    """Return the published method of a width, its noise alone, and it without noise.
+
+    ``second`` names the method of another width, the second reading of this one.
+    """
     noise_only = f"{name}-noise-only"
     return [
         BanditMethod(
@@ -354,6 +364,7 @@ def _published_methods(
             controls=(*_BESIDE, noise_only),
             noisy=True,
             noise_only=noise_only,
+            second_reading=second,
             usual=usual,
             look=(color, "--", "x"),
         ),
@@ -371,6 +382,7 @@ def _published_methods(
             f"{label}, no noise",
             lambda experiment: _published(experiment, width).baseline("non-private"),
             controls=_BESIDE,
+            second_reading=second and f"{second}-open",
             usual=False,
             look=(color, "-", "s"),
         ),
@@ -387,7 +399,14 @@ METHODS = by_name(
         look=(palette.SKY, "--", "d"),
         **_PRIVATE,
     ),
-    *_published_methods("paper", "published", "paper", palette.PINK, usual=True),
+    *_published_methods(
+        "paper",
+        "published",
+        "paper",
+        palette.PINK,
+        usual=True,
+        second="paper-authors",
+    ),
     *_published_methods(
         "paper-authors", "published, width x .01", "authors", palette.BROWN
     ),

@@ -251,6 +251,11 @@ class TransferExperiment(OptimisationExperiment):
             require(is_valid, "curves", sorted(places), expected)
 
     @property
+    def first_counted(self) -> int:
+        """The index of the first evaluation after the initial points."""
+        return self.num_initial
+
+    @property
     def known_methods(self) -> Mapping[str, TransferMethod]:
         """All methods that it could have, by name."""
         return {**METHODS, **methods_of(self.curves)}

@@ -708,9 +708,9 @@ class TuningExperiment(OptimisationExperiment):
             require(len(private) > 0 and not wrong, "curves", wrong, expected)
 
     @property
-    def first_shown(self) -> int:
-        """The last initial point: before it no method has done anything."""
-        return int(self.base.agent.num_initial) - 1
+    def first_counted(self) -> int:
+        """The index of the first evaluation after the initial points."""
+        return int(self.base.agent.num_initial)
 
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:

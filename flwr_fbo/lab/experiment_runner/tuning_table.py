@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.fields import integer
+from flwr_fbo._common.fields import flag, integer
 from flwr_fbo._common.text import counted
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import (
@@ -112,12 +112,26 @@ class OptimisationExperiment(Experiment):
         Task whose objectives are tuned.
     num_evaluations : int
         E >= 1, of each agent that is compared.
+    as_loss : bool
+        Whether figures show 1 - value, which falls, as the paper's figure does; of a
+        task to maximize.
+    y_range : (float, float), optional
+        Limits of a figure's y axis, where all that is drawn would hide a part.
     """
 
     step: ClassVar[Literal["iteration", "evaluation"]] = "evaluation"
 
     task: TuningTask
     num_evaluations: int = field(metadata=integer(1))
+    as_loss: bool = field(default=False, metadata=flag())
+    y_range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_valid = not (self.as_loss and self.lower_is_better)
+        require(is_valid, "as_loss", self.as_loss, "False, with a task to minimize")
+        is_valid = self.y_range is None or self.y_range[0] < self.y_range[1]
+        require(is_valid, "y_range", self.y_range, "a lower and an upper limit")
 
     @property
     def lower_is_better(self) -> bool:
@@ -178,10 +192,33 @@ class OptimisationExperiment(Experiment):
         require(is_valid, "best_so_far", shape, expected)
         return run
 
+    def best_found(self, runs: Sequence[Run], seeds: Sequence[int]) -> FloatArray:
+        """Return the best value that any run of a seed ends at, shape (num_seeds,)."""
+        ends: dict[int, list[float]] = {seed: [] for seed in seeds}
+        for run in runs:
+            if run.seed in ends:
+                ends[run.seed].append(float(run.curve[-1]))
+        best = min if self.lower_is_better else max
+        return np.array([best(ends[seed]) for seed in seeds])
+
     @property
     def axes(self) -> tuple[str, str]:
         """Labels of the figure's two axes."""
-        return "evaluation", f"best {self.task.unit} so far"
+        return "evaluation", f"{self.drawn_unit} so far"
+
+    @property
+    def drawn_unit(self) -> str:
+        """What figures show of the best value."""
+        return self.task.loss if self.as_loss else f"best {self.task.unit}"
+
+    @property
+    def falls(self) -> bool:
+        """True if what figures show is better where it is lower."""
+        return self.lower_is_better or self.as_loss
+
+    def drawn(self, values: FloatArray) -> FloatArray:
+        """Return values of curves as figures show them."""
+        return 1.0 - values if self.as_loss else values
 
     def estimates(self) -> dict[str, Column]:
         """Return how the estimates of rows are made and shown, by name.

@@ -85,6 +85,11 @@ class Task(ABC):
         check_fields(self)
 
     @property
+    def loss(self) -> str:
+        """Name of 1 - value, for the axis of a figure that shows that."""
+        return f"1 - {self.unit}"
+
+    @property
     @abstractmethod
     def space(self) -> Mapping[str, BaseDistribution]:
         """The search space of all clients."""

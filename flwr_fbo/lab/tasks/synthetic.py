@@ -73,6 +73,11 @@ class SyntheticTask(Task):
     unit: ClassVar[str] = "function value"
 
     @property
+    def loss(self) -> str:
+        """Name of 1 - value: the regret of a client without deviation."""
+        return f"simple regret (1 - {self.unit})"
+
+    @property
     def space(self) -> Mapping[str, BaseDistribution]:
         """The variable x in [0, 1]."""
         return {"x": FloatDistribution(0.0, 1.0)}

@@ -106,6 +106,35 @@ def test_the_choice_is_that_of_explicit_inverses() -> None:
     assert agent.choose(X) == expected.argmax()
 
 
+def test_line_3_in_closed_form_is_a_point_of_least_squares_ball() -> None:
+    """The largest reward in the ball of eq. 4, around the least squares of eq. 5."""
+    agent, X, (x, y) = _started(count=9), points(50, 9)[0], points(9)
+    w0 = agent.w0
+    assert w0 is not None
+    values, G = MODEL.values_and_gradients(w0, x)
+    # min lambda |w - w0|^2 + sum (g'(w - w0) + f(x; w0) - y)^2, by no normal equations.
+    rows = np.vstack([np.sqrt(SETTINGS.ridge) * np.eye(len(w0)), G])
+    right = np.append(np.zeros(len(w0)), y - values)
+    w_hat = w0 + np.linalg.lstsq(rows, right, rcond=None)[0]
+    estimate = w0 + agent._ellipsoid()[0].estimate
+    np.testing.assert_allclose(estimate, w_hat, rtol=0, atol=1e-10)
+    bounds = agent._upper_bounds(X)
+    values, gradients = MODEL.values_and_gradients(w0, X)
+    root = np.linalg.qr(rows)[1]  # Sigma = R'R
+    for value, g, bound in zip(values, gradients, bounds, strict=True):
+        # The best w of the ball, and its reward by the network linearised at w0.
+        step = np.linalg.solve(root.T, g)
+        step *= np.sqrt(SETTINGS.beta) / np.linalg.norm(step)
+        w = w_hat + np.linalg.solve(root, step)
+        assert np.linalg.norm(root @ (w - w_hat)) ** 2 <= SETTINGS.beta * (1 + 1e-9)
+        assert value + g @ (w - w0) == pytest.approx(bound, rel=1e-9, abs=1e-10)
+    rng = np.random.default_rng(0)
+    others = rng.standard_normal((2000, len(w0)))
+    others *= np.sqrt(SETTINGS.beta) / np.linalg.norm(others, axis=1)[:, None]
+    w = w_hat + np.linalg.solve(root, others.T).T
+    assert (values + (w - w0) @ gradients.T <= bounds + 1e-10).all()
+
+
 def test_agents_that_believe_the_same_draw_parameters_of_their_own() -> None:
     agents = [
         _started(slot, count, exploration="sampling")

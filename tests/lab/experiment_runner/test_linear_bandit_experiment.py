@@ -385,7 +385,7 @@ def test_claims_of_bandits_count_trials(experiment: BanditExperiment) -> None:
     ]
     (finding,) = findings(replace(experiment, claims=(claim,)), runs)
     assert finding.gain.mean == pytest.approx(kept[-1])
-    assert finding.over_noise_only is not None
+    assert finding.beyond_noise is not None
     mean = replace(experiment, claims=(replace(claim, by="mean"),))
     with pytest.raises(ValueError, match="by='mean' is not allowed"):
         findings(mean, runs)

@@ -21,7 +21,7 @@ from flwr_fbo.lab.baselines.kernel_ucb import KernelUCBSettings
 from flwr_fbo.lab.cli.experiment_tables import print_report
 from flwr_fbo.lab.datasets.base import DataError
 from flwr_fbo.lab.experiment_runner.base import Claim
-from flwr_fbo.lab.experiment_runner.claims import findings
+from flwr_fbo.lab.experiment_runner.claims import findings, in_second_reading
 from flwr_fbo.lab.experiment_runner.config import (
     builtin_experiments,
     experiment_of,
@@ -90,6 +90,12 @@ ALL = (
     "no-phase-one",
     "each-once",
     "random",
+)
+SECOND = (
+    "fed-go-ucb-second",
+    "phase-two-second",
+    "one-go-ucb-second",
+    "n-go-ucb-second",
 )
 # Parameters of a network of width 4 in 8 dimensions, and of a linear model.
 SIZE, LINEAR_SIZE = 4 * 10 + 1, 9
@@ -212,6 +218,39 @@ def test_readings_of_fed_go_ucb(experiment: NonlinearBanditExperiment) -> None:
     plain = {run.method: run for run in experiment.play(["dislinucb", "random"], 1)}
     for name, run in plain.items():
         assert runs[name].regret == run.regret
+
+
+def test_the_second_reading_has_a_random_start_and_line_3_in_closed_form(
+    experiment: NonlinearBanditExperiment,
+) -> None:
+    """And turns, T0 and optimism as the first; its constants are those of Hartmann."""
+    first = replace(
+        experiment,
+        settings=Constants(beta=3.0, num_refinements=4),
+        total_exploration=8,
+        methods=(*ALL, *SECOND),
+    )
+    hartmann = load_experiment(FIGURES / "fig2-hartmann.toml")
+    assert isinstance(hartmann, NonlinearBanditExperiment)
+    found = hartmann.settings
+    regression = replace(found.regression, start="model")
+    settings = replace(found, num_refinements=0, regression=regression)
+    expected = replace(first, settings=settings, methods=ALL)
+    for name in ("fed-go-ucb", "one-go-ucb", "n-go-ucb"):
+        second = METHODS[name].second_reading
+        assert second in SECOND
+        [run], [like] = first.play([second], 1), expected.play([name], 1)
+        assert run.regret == like.regret
+        assert run.num_scalars == like.num_scalars
+        assert run.regret != first.play([name], 1)[0].regret
+    claim = Claim("a", "fed-go-ucb", "n-go-ucb")
+    in_second = in_second_reading(claim, first)
+    assert in_second == replace(claim, better=SECOND[0], than=SECOND[3])
+    claim = Claim("b", "fed-go-ucb", "dislinucb")
+    assert in_second_reading(claim, first) == replace(claim, better=SECOND[0])
+    assert in_second_reading(replace(claim, first_reading_only=True), first) is None
+    assert in_second_reading(claim, experiment) is None  # it has no second reading
+    assert in_second_reading(Claim("c", "dislinucb", "random"), first) is None
 
 
 def test_a_linear_model_s_threshold_is_that_of_its_analysis_unless_given(
@@ -508,6 +547,7 @@ def test_the_published_figures() -> None:
             "phase-two",
             "linearised",
             "code-defaults",
+            *SECOND,
             *ALL[1:],
         )
         assert experiment.settings.regression.start == "zero"

@@ -18,10 +18,12 @@ from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
+from flwr_fbo.tuner.decisions.enough_voices import after_first_rung
 from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.message_headers import BallotHeader, TrialsHeader
+from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.records.trials_record import (
     HANDED_OVER,
     SETTINGS,
@@ -71,6 +73,8 @@ class TrialRun:
         Objects that are told of each rung that is decided.
     proposed : ProposedTrials, optional
         Proposes the settings of the first rung, and shows its scores.
+    privacy : PrivateChoice, optional
+        Budget of the choice; None: it is not private.
     """
 
     app: Federation
@@ -81,6 +85,7 @@ class TrialRun:
     record: TrialsRecord
     callbacks: Sequence[Callback]
     proposed: ProposedTrials | None = None
+    privacy: PrivateChoice | None = None
 
     def __post_init__(self) -> None:
         self._attempt = secrets.token_hex(8)
@@ -178,6 +183,10 @@ class TrialRun:
             self._first_rung = self._standings.number
         self._tell_of(rung)
         check_evidence(row, self.chooser.num_clients)
+        if self._standings.number == 1:
+            sizes = tuple(rung.num_trials for rung in self.plan.rungs)
+            for line in after_first_rung(sizes, [row], self.privacy):
+                _log.warning(line)
 
     def _say_decided(self, trials: Sequence[TrialThread], seconds: float) -> None:
         """Log what the last rung has given, and what is odd about its trials."""
@@ -358,6 +367,7 @@ class TrialRun:
             sums=self.chooser.sums(len(self._standings.alive)),
             rung=self._standings.number + 1,
             rounds=planned.rounds,
+            examples=self.chooser.examples,
         )
 
     def _ballot_header(self, trials: Sequence[TrialThread]) -> BallotHeader:
@@ -372,4 +382,5 @@ class TrialRun:
             maximize=self.score.direction == "maximize",
             promise=self.chooser.promise(self._first_rung),
             release=rung - self._first_rung + 1,
+            examples=self.chooser.examples,
         )

@@ -106,7 +106,8 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
             f"{p_value:.2g}), and about {silent} {are} {have} no "
             "finite score in any trial: there is nothing to choose by. Is the metric "
             "NaN, or out of its range, or num-examples 0 in the replies to evaluate? "
-            "The log of each site says whether it has scores. With folder=, another try needs a new folder."
+            "The log of each site says whether it has scores. With folder=, "
+            "another try needs a new folder."
         )
     if num_silent > _SURE * std:
         _log.warning(

@@ -9,18 +9,18 @@ Shuttle and HAR at five sites with 500 validation examples on average. Clients s
 `ExampleBallots` has, the noise is that of the choice, seeded. At 3 sites three of the
 five, drawn anew, score the trials; all five have trained them.
 
-A cell is the test accuracy that is lost against the *exact* choice, which is made by the
-same clients' exact means: mean over paired draws, standard error in brackets. The draws
-share 64 trainings a task: the error is of the draws, and not of new trainings. Beside
-it are ranks, which protect a client, and two controls: *noise-only*, where every ballot
-is zero, and the *defaults*.
+A cell is the test accuracy that is lost against the *exact* choice, which is made by
+the same clients' exact means: mean over paired draws, standard error in brackets. The
+draws share 64 trainings a task: the error is of the draws, and not of new trainings.
+Beside it are ranks, which protect a client, and two controls: *noise-only*, where every
+ballot is zero, and the *defaults*.
 
 Endpoint, written down before the first run: at 5 sites, epsilon .5 at delta 1e-5, at
 most .003 in each of the three tasks. At 3 sites: what it is. No constant was chosen on
 MAGIC or Shuttle. HAR, at 30 sites and other trainings, took part in choosing how much
 better than others the defaults are expected to be (`defaults_margin`); the row *without
-that margin* has none of it. The expected spread of the trials, a tenth of the range, was
-set before anything was replayed.
+that margin* has none of it. The expected spread of the trials, a tenth of the range,
+was set before anything was replayed.
 """
 
 from __future__ import annotations

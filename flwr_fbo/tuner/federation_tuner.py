@@ -55,7 +55,8 @@ from flwr_fbo.tuner.choosers.make_chooser import ScoreSource, make_chooser
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.decisions.enough_voices import (
     after_first_rung,
-    before_first_rung,
+    examples_needed,
+    too_few_voices,
 )
 from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.federation_result import FederationResult
@@ -440,8 +441,10 @@ class FederationTuner:
             sizes = tuple(rung.num_trials for rung in plan.rungs)
             chooser = self._chooser_of(sizes)
             if is_new and self.privacy is not None:
-                for line in before_first_rung(sizes, self.num_agents, self.privacy):
-                    _log.warning(line)
+                if self._chooser.examples is not None:
+                    _log.info(examples_needed(sizes, self.privacy))
+                elif few := too_few_voices(sizes, self.num_agents, self.privacy):
+                    _log.warning(few)
             ledger = record.journal.ledger()
             # What decided rungs say was logged by an earlier run: it is said again.
             for row in ledger:

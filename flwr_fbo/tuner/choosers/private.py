@@ -89,8 +89,8 @@ class NoisyChooser(Chooser):
         """Return what the rungs from one on, from 0, release of a client."""
         z, num = self._noise_multiplier, self._num_rungs - first_rung
         charges = (Charge(z, num_releases=num),) if num > 0 else ()
-        about = {"delta": self.settings.delta, "unit": self.ballots.unit}
-        return Promise(charges, self.private, **about)
+        delta, unit = self.settings.delta, self.ballots.unit
+        return Promise(charges, self.private, delta=delta, unit=unit)
 
     def scored(
         self, row: LedgerRow, num_ballots: int, num_examples: Mapping[int, int]

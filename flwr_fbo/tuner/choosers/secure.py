@@ -96,6 +96,7 @@ class SecureChooser(NoisyChooser):
         if kept is None:
             return None
         clients.voters.slots = dict(kept["nodes"])
+        clients.num_examples = dict(kept["num_examples"])
         asked: BallotHeader = from_json(BallotHeader, kept["ballot"])
         _log.warning(
             "The ballots of rung %d were being summed: the same clients are asked for "
@@ -123,7 +124,9 @@ class SecureChooser(NoisyChooser):
         def keep() -> None:
             nodes = list(clients.voters.slots.items())
             text = collector.open_sum.decode()
+            counts = list(clients.num_examples.items())
             kept = {"ballot": to_json(asked), "nodes": nodes, "sum": text}
+            kept["num_examples"] = counts
             record.save(OPEN_SUM, kept)
 
         def ask(requests: Sequence[SumRequest]) -> dict[int, Any]:

@@ -98,23 +98,16 @@ def too_few_voices(
     )
 
 
-def before_first_rung(
-    sizes: tuple[int, ...], num_clients: int, privacy: PrivateChoice
-) -> list[str]:
-    """Return warnings before anything is sent.
+def examples_needed(sizes: tuple[int, ...], privacy: PrivateChoice) -> str:
+    """Return how many examples would be enough: before anything is sent.
 
-    Where one example is protected nobody knows yet how many there are: then the number
-    that would be enough is told.
+    Nobody knows yet how many there are.
     """
-    if privacy.ballots.voices == "clients":
-        warning = too_few_voices(sizes, num_clients, privacy)
-        return [warning] if warning else []
-    needed = enough_examples(sizes, privacy)
-    return [
-        f"With {Guarantee(privacy.ballots.unit).text(privacy.epsilon, privacy.delta)} "
-        f"about {needed:,.0f} validation examples in all are enough, if the trials "
-        "differ by a tenth of the metric's range."
-    ]
+    told = Guarantee(privacy.ballots.unit).text(privacy.epsilon, privacy.delta)
+    return (
+        f"With {told} about {enough_examples(sizes, privacy):,.0f} validation examples "
+        "in all are enough, if the trials differ by a tenth of the metric's range."
+    )
 
 
 def after_first_rung(

@@ -46,13 +46,13 @@ def plan_choice(
         if name not in _TAKEN:
             require(value is None, name, value, f"left out, with {strategy}")
     num, epsilon, delta, z, protects = (options[name] for name in _TAKEN)
-    protects = "client" if protects is None else protects
-    require_choice("protects", protects, Protects)
+    if protects is not None:
+        require_choice("protects", protects, Protects)
     unit = EXAMPLE if protects == "example" else CLIENT
     require_int("num_agents", num_agents, 1, _MOST_AGENTS)
     require(num is not None, "num_releases", num, "given: the rungs of the tuner")
     require_int("num_releases", num, 1, _MOST_RUNGS)
-    delta = default_delta(num_agents, protects) if delta is None else delta
+    delta = default_delta(num_agents, unit.protects) if delta is None else delta
     if epsilon is None:
         z = 1.0 if z is None else z
         require_number("noise_multiplier", z, 1e-3, 1e6)

@@ -41,8 +41,9 @@ from flwr_fbo.tuner.site.trial_states import KEPT_SUM, TrialStates
 
 # Seconds to wait for another process of this client to let go of its sums.
 _PATIENCE = 1.0
-# Arrays in the journal of sums: what was asked last, and the ballot on it.
-_ABOUT, _BALLOT = "about", "ballot"
+# Arrays in the journal of sums: what was asked last, the ballot on it, and the number
+# of examples with which the client counts.
+_ABOUT, _BALLOT, _COUNT = "about", "ballot", "num-examples"
 
 
 def ballot_reply(site: AskedSite, header: BallotHeader) -> Message:
@@ -57,7 +58,7 @@ def ballot_reply(site: AskedSite, header: BallotHeader) -> Message:
     assert vector is not None
     arrays = ArrayRecord({"ballot": Array(vector)})
     gate.let_go(arrays)
-    record = _reply_record(site, header)
+    record = _reply_record(site, header, num_examples_of(gate.context, header))
     return sent(site.message, RecordDict({HEADER: record, BALLOT: arrays}))
 
 
@@ -102,7 +103,12 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
             # Charged once a rung, before anything about the client can leave.
             gate.charge(site.key(asked), asked.promise, asked.release)
             ballot = ballot_of(context, asked)
-            journal.put({_ABOUT: np.array(header.about), _BALLOT: ballot})
+            count = np.array(num_examples_of(context, asked))
+            journal.put(
+                {_ABOUT: np.array(header.about), _BALLOT: ballot, _COUNT: count}
+            )
+        counted = journal.load_array(_COUNT)
+        num_examples = 0 if counted is None else int(counted)
 
         def contribution() -> FloatArray:
             ballot = journal.load_array(_BALLOT)
@@ -113,17 +119,24 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
         if request.ends:  # it is never needed again
             journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})
-    record = _reply_record(site, asked)
+    record = _reply_record(site, asked, num_examples)
     gate.let_go(arrays)
     return sent(site.message, RecordDict({HEADER: record, SUM: arrays}))
 
 
-def _reply_record(site: AskedSite, header: BallotHeader) -> ConfigRecord:
-    """Return the header of a reply; the number of examples is public."""
-    reply, counted = site.reply_header(header), header.examples
-    if counted is not None:
-        number = counted.num_examples(*_scores_of(site.gate.context, header))
-        reply = replace(reply, num_examples=number)
+def num_examples_of(context: Context, header: BallotHeader) -> int:
+    """Return with how many examples the client counts; 0 with ranks.
+
+    It is public, and exact at the server.
+    """
+    counted = header.examples
+    return 0 if counted is None else counted.num_examples(*_scores_of(context, header))
+
+
+def _reply_record(
+    site: AskedSite, header: BallotHeader, num_examples: int
+) -> ConfigRecord:
+    reply = replace(site.reply_header(header), num_examples=num_examples)
     return header_record(reply)
 
 

@@ -54,11 +54,9 @@ from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.make_chooser import ScoreSource, make_chooser
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.decisions.enough_voices import (
-    after_first_rung,
     examples_needed,
     too_few_voices,
 )
-from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.message_headers import check_weights
 from flwr_fbo.tuner.private_choice import PrivateChoice
@@ -438,7 +436,7 @@ class FederationTuner:
                 plan = self._planned(app, candidates, first_folder)
                 record.save(PLAN, to_json(plan))
             # Epsilon is shared by the rungs that there are: the plan may have fewer.
-            sizes = tuple(rung.num_trials for rung in plan.rungs)
+            sizes = plan.sizes
             chooser = self._chooser_of(sizes)
             if is_new and self.privacy is not None:
                 if self._chooser.examples is not None:
@@ -448,9 +446,7 @@ class FederationTuner:
             ledger = record.journal.ledger()
             # What decided rungs say was logged by an earlier run: it is said again.
             for row in ledger:
-                check_evidence(row, self.num_agents)
-            for line in after_first_rung(sizes, ledger, self.privacy):
-                _log.warning(line)
+                chooser.say_of(row, sizes)
             num_decided = len(ledger)
             _say(plan, chooser, num_decided, folder)
             # Seeds are not public.
@@ -481,7 +477,6 @@ class FederationTuner:
                     record=record,
                     callbacks=callbacks,
                     proposed=proposed,
-                    privacy=self.privacy,
                 )
                 try:
                     returned = run.climb(exact_metrics)

@@ -521,13 +521,13 @@ def test_what_is_lost_depends_on_the_examples_in_all() -> None:
     told = examples_needed(sizes, choice)
     assert told.startswith(f"With epsilon 0.5 {TERMS} about {enough:,.0f} validation")
     row = LedgerRow(0, {"num_examples": 100, "num_ballots": 5}, np.zeros(16))
-    (few,) = after_first_rung(sizes, [row], choice)
+    (few,) = after_first_rung(row, sizes, choice)
     assert few.startswith(f"Too few examples for epsilon 0.5 {TERMS}: even if all 100")
     row.facts["num_examples"] = 20_000
-    (delta,) = after_first_rung(sizes, [row], choice)
+    (delta,) = after_first_rung(row, sizes, choice)
     assert "one over the 20000 examples" in delta
     row.facts["num_examples"] = 5_000
-    assert after_first_rung(sizes, [row], choice) == []
+    assert after_first_rung(row, sizes, choice) == []
 
 
 def test_the_record_has_the_number_of_examples(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from flwr_fbo.secure import SecureSums
 from flwr_fbo.tuner.ballots.ballots import Ballots
 from flwr_fbo.tuner.ballots.example_ballots import ExampleBallots
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
+from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.message_headers import BallotHeader
 from flwr_fbo.tuner.records.trials_record import TrialsRecord
 from flwr_fbo.tuner.trials.trial_thread import TrialThread
@@ -78,6 +79,16 @@ class Chooser(ABC):
     def say(self) -> None:
         """Log what the server learns, and what is not private about it."""
         _log.info(self.trust)
+
+    def say_of(self, row: LedgerRow, sizes: tuple[int, ...]) -> None:
+        """Log what a decided rung shows, of a tuner with rungs of these sizes.
+
+        Raises
+        ------
+        AggregationError
+            If it shows that there is nothing to choose by: see `check_evidence`.
+        """
+        check_evidence(row, self.num_clients)
 
     def identity(self) -> dict[str, Any]:
         """Return what may not change while a tuner goes on, as JSON values."""

@@ -15,6 +15,7 @@ from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import Charge, Promise
 from flwr_fbo.tuner.ballots.ballots import Ballots
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
+from flwr_fbo.tuner.decisions.enough_voices import after_first_rung
 from flwr_fbo.tuner.private_choice import PrivateChoice
 
 _log = logging.getLogger("flwr.fbo")
@@ -84,6 +85,13 @@ class NoisyChooser(Chooser):
             too_large := delta_warning(delta, self.num_clients, unit)
         ):
             _log.warning("%s.", too_large)
+
+    def say_of(self, row: LedgerRow, sizes: tuple[int, ...]) -> None:
+        """Log, too, if examples are too few for epsilon, or too many for delta."""
+        super().say_of(row, sizes)
+        if row.iteration == 0:
+            for line in after_first_rung(row, sizes, self.settings):
+                _log.warning(line)
 
     def promise(self, first_rung: int) -> Promise:
         """Return what the rungs from one on, from 0, release of a client."""

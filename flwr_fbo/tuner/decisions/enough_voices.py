@@ -7,7 +7,7 @@ the number of examples in all that counts, which clients tell with their first b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -111,12 +111,12 @@ def examples_needed(sizes: tuple[int, ...], privacy: PrivateChoice) -> str:
 
 
 def after_first_rung(
-    sizes: tuple[int, ...], rows: Sequence[LedgerRow], privacy: PrivateChoice | None
+    row: LedgerRow, sizes: tuple[int, ...], privacy: PrivateChoice
 ) -> list[str]:
     """Return warnings once the clients have told how many examples they have."""
-    if privacy is None or not rows or ballots_in(rows[0]).voices == "clients":
+    if ballots_in(row).voices == "clients":
         return []
-    total = voices_in(rows[0])
+    total = voices_in(row)
     too_few = too_few_voices(sizes, max(total, 1), privacy)
     too_large = delta_warning(privacy.delta, max(total, 1), privacy.ballots.unit)
     return [line for line in (too_few, too_large and f"{too_large}.") if line]

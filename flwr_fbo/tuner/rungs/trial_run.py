@@ -18,12 +18,9 @@ from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
-from flwr_fbo.tuner.decisions.enough_voices import after_first_rung
-from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.message_headers import BallotHeader, TrialsHeader
-from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.records.trials_record import (
     HANDED_OVER,
     SETTINGS,
@@ -73,8 +70,6 @@ class TrialRun:
         Objects that are told of each rung that is decided.
     proposed : ProposedTrials, optional
         Proposes the settings of the first rung, and shows its scores.
-    privacy : PrivateChoice, optional
-        Budget of the choice; None: it is not private.
     """
 
     app: Federation
@@ -85,7 +80,6 @@ class TrialRun:
     record: TrialsRecord
     callbacks: Sequence[Callback]
     proposed: ProposedTrials | None = None
-    privacy: PrivateChoice | None = None
 
     def __post_init__(self) -> None:
         self._attempt = secrets.token_hex(8)
@@ -182,11 +176,7 @@ class TrialRun:
         if not trials:  # an earlier run trained them, and promised that release
             self._first_rung = self._standings.number
         self._tell_of(rung)
-        check_evidence(row, self.chooser.num_clients)
-        if self._standings.number == 1:
-            sizes = tuple(rung.num_trials for rung in self.plan.rungs)
-            for line in after_first_rung(sizes, [row], self.privacy):
-                _log.warning(line)
+        self.chooser.say_of(row, self.plan.sizes)
 
     def _say_decided(self, trials: Sequence[TrialThread], seconds: float) -> None:
         """Log what the last rung has given, and what is odd about its trials."""
@@ -275,8 +265,7 @@ class TrialRun:
             if sampler is not None:
                 asked = self._ballot_header(batch)
                 compared = Comparison(asked, batch, self._clients, self.record)
-                found = self.chooser.compare(compared)
-                scores = self.score.signed(found.vectors)
+                scores = self.score.signed(self.chooser.compare(compared).vectors)
                 for trial, score in zip(numbers, scores, strict=True):
                     sampler.learn(trial, settings[trial], score)
         return trials
@@ -355,11 +344,10 @@ class TrialRun:
         """Return the header of a message with what some trials ask."""
         planned, settings = self._standings.planned, self.candidates.settings
         assert planned is not None  # then no trial shares a message
-        overrides = self.plan.overrides
         return TrialsHeader(
             attempt=self._attempt,
             trials=tuple(numbers),
-            settings=tuple({**settings[number], **overrides} for number in numbers),
+            settings=tuple({**settings[n], **self.plan.overrides} for n in numbers),
             alive=tuple(self._standings.alive),
             metric=self.score.weights if self.chooser.clients_score else {},
             is_hidden=self.chooser.adds_noise,

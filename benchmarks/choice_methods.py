@@ -20,9 +20,9 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.tuner.ballots.rank_ballots import ballot_entries, make_ballot
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.site.ballots import ballot_entries, make_ballot
 
 DELTA, NUM_TOP = 1e-3, 5
 
@@ -128,8 +128,9 @@ def by_votes(last_by_max: bool, design: Design, asked: Question) -> LedgerRow:
         choice = PrivateChoice(epsilon, DELTA, noise_only=design.noise_only)
         chooser = chooser_of(choice, design.num_clients, num_sums, asked.seed)
         ballots = dict(enumerate(votes))
-        sums = chooser.release.release(asked.rung, ballots, asked.num_trials)
-        facts = {**chooser.release.facts(asked.rung), "num_ballots": len(votes)}
+        release = chooser.release(asked.num_trials)
+        sums = release.release(asked.rung, ballots, asked.num_trials)
+        facts = {**release.facts(asked.rung), "num_ballots": len(votes)}
         return LedgerRow(asked.rung, {"mechanism": "gaussian", **facts}, sums[0])
     best = votes.argmax(axis=1)
     counts = np.bincount(best, minlength=asked.num_trials) * (not design.noise_only)

@@ -86,8 +86,13 @@ from benchmarks.tune_fedavg import (
 from flwr_fbo import Halving, PrivateChoice
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuner.ballots.rank_ballots import (
+    ballot_entries,
+    capped,
+    make_ballot,
+    no_scores,
+)
 from flwr_fbo.tuner.decisions.survivors import decision_scores
-from flwr_fbo.tuner.site.ballots import ballot_entries, capped, make_ballot, no_scores
 
 NUM_CLIENTS, NEW = 20, ("magic", "shuttle")
 RANKS = METHODS["ranks (ours)"]
@@ -150,7 +155,7 @@ def by_partial_ballots(
         else:
             ballot = partial_ballot(scores, ~is_missed[client], form)
         ballots[client] = passed(ballot, form)
-    release = chooser.release
+    release = chooser.release(asked.num_trials)
     released = release.release(asked.rung, ballots, asked.num_trials)[0]
     facts = {**release.facts(asked.rung), "num_ballots": len(ballots)}
     return LedgerRow(asked.rung, {"mechanism": "gaussian", **facts}, released)

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.choice_methods import DELTA, METHODS, Design
 from benchmarks.trained_trials import RUNGS
 from benchmarks.tune_fedavg import SCHEDULE, Trials, climb, drawn, read_trials
-from flwr_fbo.tuner.decisions.enough_clients import lost_if_all_agree
+from flwr_fbo.tuner.decisions.enough_voices import lost_if_all_agree
 from flwr_fbo.tuner.decisions.lead_over_defaults import Lead, lead_over_defaults
 from flwr_fbo.tuner.private_choice import PrivateChoice
 

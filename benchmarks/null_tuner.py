@@ -70,13 +70,13 @@ from flwr_fbo import (
 from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tuner.ballots.rank_ballots import make_ballot
 from flwr_fbo.tuner.candidates.candidates import candidate_settings
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.lead_over_defaults import Lead, lead_over_defaults
 from flwr_fbo.tuner.decisions.settings_effect import DrawnTrials
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.schedules.schedule import AppShape
-from flwr_fbo.tuner.site.ballots import make_ballot
 from flwr_fbo.tuner.trial_context import current_trial
 
 HOW = "replayed", "real", "unsteered"

@@ -70,11 +70,11 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.ballots.rank_ballots import make_ballot
 from flwr_fbo.tuner.candidates.candidates import candidate_settings
 from flwr_fbo.tuner.choosers.exact import exact_scores
 from flwr_fbo.tuner.decisions.survivors import decision_scores, survivors, survivors_of
 from flwr_fbo.tuner.schedules.schedule import AppShape, Plan, PlannedRung
-from flwr_fbo.tuner.site.ballots import make_ballot
 
 MANY = (
     "digits-20",

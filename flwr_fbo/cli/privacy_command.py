@@ -25,6 +25,7 @@ from flwr_fbo.privacy.accounting import (
 from flwr_fbo.privacy.guarantee import (
     CLIENT,
     Guarantee,
+    Protects,
     delta_warning,
     profile_text,
 )
@@ -149,6 +150,10 @@ def privacy(
         int | None,
         typer.Option("--trials", help="Trials T of each site; with FedUCB only."),
     ] = None,
+    protects: Annotated[
+        Protects | None,
+        typer.Option(help="client, or example; with FederationTuner only."),
+    ] = None,
     with_rdp: Annotated[
         bool,
         typer.Option(
@@ -225,6 +230,7 @@ def privacy(
             "sampling_probability": sampling_probability,
             "noise_multiplier": noise_multiplier,
             "preset": preset,
+            "protects": protects,
         }
         with plain_errors(ValueError):
             plan: StudyPlan = load(_OTHERS[strategy])(strategy, num_agents, options)
@@ -236,6 +242,7 @@ def privacy(
     with plain_errors(ValueError):
         allowed = f"left out, with {strategy}"
         require(num_trials is None, "num_trials", num_trials, allowed)
+        require(protects is None, "protects", protects, allowed)
         base = preset_of(strategy, preset)
         is_vote = isinstance(base.agent, FedVoteSettings)
         once = isinstance(base.agent, FedWarmStartSettings)

@@ -58,7 +58,8 @@ from flwr_fbo.cli.tune_summary import (
 from flwr_fbo.grid import InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.guarantee import large_delta
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.guarantee import Protects, large_delta
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.candidates.candidates import warn_outside
 from flwr_fbo.tuner.first_round import FirstRound
@@ -77,6 +78,8 @@ from flwr_fbo.tuner.tune_settings import TuneSettings, save_model, server_contex
 _log = logging.getLogger("flwr.fbo")
 
 _NUM_SUPERNODES = 20
+# A larger delta would allow to publish one of a thousand examples.
+_MOST_DELTA_OF_EXAMPLES = 1e-4
 
 Direction = Literal["maximize", "minimize"]
 Score = Literal["clients", "server"]
@@ -89,6 +92,7 @@ _LARGER |= {"dice", "bleu", "kappa", "mcc", "map"}
 _KEYS = {
     *("metric", "direction", "search", "epsilon", "delta", "score", "trials"),
     *("num-supernodes", "federation", "seed"),
+    *("protects", "metric-range", "max-examples"),
 }
 
 
@@ -117,7 +121,32 @@ def tune(
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="1e-3 by default, at most 1/(10 N) for N sites, and .005."),
+        typer.Option(
+            help="1e-3 by default, at most 1/(10 N) for N sites, and .005; 1e-5 where "
+            "one example is protected."
+        ),
+    ] = None,
+    protects: Annotated[
+        Protects | None,
+        typer.Option(
+            help="Whom epsilon protects: a client (default), or one validation "
+            "example. Then the metric must be a mean over num-examples of values in "
+            "--metric-range."
+        ),
+    ] = None,
+    metric_range: Annotated[
+        str | None,
+        typer.Option(
+            help="LOW..HIGH of one example's value, which the app clips; 0..1 by "
+            "default. With --protects example."
+        ),
+    ] = None,
+    max_examples: Annotated[
+        int | None,
+        typer.Option(
+            help="Examples with which a site counts at most: 10000. With --protects "
+            "example."
+        ),
     ] = None,
     score: Annotated[
         Score | None,
@@ -215,6 +244,9 @@ def tune(
             num_supernodes=num_supernodes,
             federation=federation,
             seed=seed,
+            protects=protects,
+            metric_range=metric_range,
+            max_examples=max_examples,
         )
         if not given["search"]:
             _propose(app, own, given)
@@ -254,8 +286,8 @@ class _Job:
     is_guess: bool = False
 
     @property
-    def earlier(self) -> list[float]:
-        """Epsilon of each other private tuning of this app."""
+    def earlier(self) -> list[PrivacySpent]:
+        """What each other private tuning of this app has spent."""
         return spent_before(self.app.folder, self.folder)
 
     @property
@@ -385,15 +417,25 @@ def _job(
         score=given["score"] or "clients",
         trials=16 if given["trials"] is None else given["trials"],
         seed=given["seed"],
+        protects=given["protects"] or "client",
+        metric_range=_range_of(given["metric_range"]),
+        max_examples=given["max_examples"],
     )
+    if settings.epsilon is None:
+        for name in ("protects", "metric_range", "max_examples"):
+            allowed = "left out, without epsilon"
+            require(given[name] is None, name, given[name], allowed)
     if given["delta"] is not None:
         require(
             settings.epsilon is not None, "delta", settings.delta, "given with epsilon"
         )
         # A larger one allows that a client's scores are published as they are.
         most = large_delta(num)
-        is_small = is_number(settings.delta) and settings.delta <= most
         allowed = f"at most {most:.3g} for {num} sites: 1/(10 N), and .005"
+        if settings.protects == "example":  # each site has a hundred, or more
+            most = _MOST_DELTA_OF_EXAMPLES
+            allowed = f"at most {most:g}, where one example is protected"
+        is_small = is_number(settings.delta) and settings.delta <= most
         require(is_small, "delta", settings.delta, allowed)
     if settings.score == "server":
         allowed = "left out with --score server: no score of a client is released"
@@ -407,6 +449,18 @@ def _job(
     _warn_of(settings, direction)
     has_direction = direction is not None
     return _Job(path, own, settings, folder.absolute(), has_direction, is_guess)
+
+
+def _range_of(text: str | None) -> tuple[float, float] | None:
+    """Return the ends of a range such as ``0..1``; None where none is given."""
+    if text is None:
+        return None
+    low, _, high = str(text).partition("..")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        allowed = "LOW..HIGH, such as 0..1"
+        raise ValueError(f"metric_range={text!r} is not allowed: {allowed}.") from None
 
 
 def _warn_of(settings: TuneSettings, direction: Direction | None) -> None:

@@ -11,22 +11,23 @@ from typing import Any
 from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.cli.run_config import run_config_option, short_values
 from flwr_fbo.cli.tune_record import written_files
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
+from flwr_fbo.privacy.guarantee import Guarantee
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.decisions.enough_clients import (
+from flwr_fbo.tuner.decisions.enough_voices import (
     LITTLE,
+    enough_examples,
     enough_to_gain,
     lost_if_all_agree,
 )
 from flwr_fbo.tuner.federation_result import FederationResult, last_of
-from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuner.report.listing import (
     best_round_in_words,
     final_in_words,
 )
 from flwr_fbo.tuner.schedules.schedule import NOT_SHARED, Plan
-from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
+from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings
 from flwr_fbo.tuner.verdict import YOURS, how_sure
 
 
@@ -50,8 +51,8 @@ class Summary:
         Rungs that were planned.
     changed : sequence of str
         Files of the app that have changed since the tuning began.
-    earlier : sequence of float
-        Epsilon of each other private tuning of the app.
+    earlier : sequence of PrivacySpent
+        What each other private tuning of the app has spent.
     """
 
     path: Path
@@ -61,7 +62,7 @@ class Summary:
     result: FederationResult
     plan: Plan | None
     changed: Sequence[str] = ()
-    earlier: Sequence[float] = ()
+    earlier: Sequence[PrivacySpent] = ()
 
     @property
     def command(self) -> str:
@@ -157,7 +158,8 @@ class Summary:
             lines.append(f"{text}{short_value(old)} before, {short_value(new)} after.")
         elif compared is None and self.settings.epsilon is not None:
             lines.append(
-                f"{metric}: stays at the clients; they compared models by ranks. To "
+                f"{metric}: stays at the clients; they compared models by "
+                f"{'ranks' if self.settings.protects == 'client' else 'sums'}. To "
                 "see it, train with the line below: then the server gets each client's "
                 "metrics as the app sends them, which epsilon does not cover."
             )
@@ -253,7 +255,7 @@ class Summary:
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],
             **({"epsilon": None} if spent is None else spent.to_json()),
-            "earlier_epsilons": list(self.earlier),
+            "earlier": [spent.to_json() for spent in self.earlier],
             "model": None if self.model is None else str(self.model),
             "model_in_words": self._where(),
             "record": str(self.folder),
@@ -275,19 +277,19 @@ class DryRun:
         Whether nobody has given the number of sites.
     compare : bool
         Whether the app would be trained with its own settings, too.
-    earlier : sequence of float
-        Epsilon of each private tuning of the app so far.
+    earlier : sequence of PrivacySpent
+        What each private tuning of the app has spent so far.
     """
 
     settings: TuneSettings
     plan: Plan
     is_guess: bool = False
     compare: bool = False
-    earlier: Sequence[float] = ()
+    earlier: Sequence[PrivacySpent] = ()
 
     def values(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        plan, noise = self.plan, self._noise()
+        plan, noise, privacy = self.plan, self._noise(), self.settings.privacy
         trainings = plan.num_trainings
         return {
             "sites": self.settings.num_agents,
@@ -302,25 +304,23 @@ class DryRun:
             "plain_trainings": None if trainings is None else trainings[1],
             "compare": self.compare,
             "epsilon": self.settings.epsilon,
-            "delta": None if noise is None else noise[0],
+            "delta": None if privacy is None else privacy.delta,
+            "protects": None if privacy is None else privacy.protects,
             "gain_lost": None if noise is None else noise[1],
             "defaults_kept": None if noise is None else noise[2],
             "enough": [] if noise is None else noise[3],
-            "earlier_epsilons": list(self.earlier),
+            "earlier": [spent.to_json() for spent in self.earlier],
             "metric_checked": False,
         }
 
     def _noise(self) -> tuple[float, float, float, list[str]] | None:
-        """Return delta, and what noise loses; None without privacy."""
-        settings = self.settings
-        if settings.epsilon is None:
+        """Return delta, and what noise loses; None where that is not known."""
+        privacy = self.settings.privacy
+        if privacy is None or privacy.protects == "example":
             return None
-        delta = settings.delta
-        delta = default_delta(settings.num_agents) if delta is None else delta
-        privacy = PrivateChoice(settings.epsilon, delta)
-        about = tuple(r.num_trials for r in self.plan.rungs), settings.num_agents
+        about = tuple(r.num_trials for r in self.plan.rungs), self.settings.num_agents
         lost, kept = lost_if_all_agree(*about, privacy)
-        return delta, lost, kept, enough_to_gain(*about, privacy)
+        return privacy.delta, lost, kept, enough_to_gain(*about, privacy)
 
     def lines(self) -> list[str]:
         """Return it in words, a line each."""
@@ -351,23 +351,32 @@ class DryRun:
                     "Where ten clients or more train in a round (fraction_train=1, or "
                     "more sites), it costs about as much as the app alone."
                 )
-        noise = self._noise()
-        if noise is None:
+        noise, privacy = self._noise(), settings.privacy
+        if privacy is None:
             lines.append("Not private: exact scores decide; --epsilon hides them.")
             return lines
-        delta, lost, kept, enough = noise
-        terms = Guarantee(CLIENT, conditions=(WITHOUT_TRAINING,))
-        lines.append(
-            f"With {terms.text(settings.epsilon or 0.0, delta)}: if all clients "
-            "agree, and rank the app's defaults last, these are replaced in "
-            f"{100 * (1 - kept):.0f} of 100 tunings, and {100 * lost:.0f} % of the "
-            "best setting's gain is lost."
-        )
-        if lost > LITTLE and enough:
+        terms = Guarantee(privacy.ballots.unit, conditions=(WITHOUT_TRAINING,))
+        promised = f"With {terms.text(privacy.epsilon, privacy.delta)}"
+        if noise is None:  # nobody has told how many examples there are
+            sizes = tuple(r.num_trials for r in plan.rungs)
             lines.append(
-                f"With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be "
-                "lost."
+                f"{promised}: about {enough_examples(sizes, privacy):,.0f} validation "
+                "examples in all are enough, if the settings differ by a tenth of the "
+                f"range of {settings.metric}."
             )
+        else:
+            _, lost, kept, enough = noise
+            lines.append(
+                f"{promised}: if all clients "
+                "agree, and rank the app's defaults last, these are replaced in "
+                f"{100 * (1 - kept):.0f} of 100 tunings, and {100 * lost:.0f} % of the "
+                "best setting's gain is lost."
+            )
+            if lost > LITTLE and enough:
+                lines.append(
+                    f"With {' or '.join(enough)} at most {100 * LITTLE:.0f} % would be "
+                    "lost."
+                )
         lines.append(
             f"No {settings.metric} would be shown, unless the server itself measures "
             "it: with --epsilon it stays at the clients."
@@ -385,16 +394,18 @@ def cost_in_words(tuned: int, plain: int, *, is_compared: bool) -> str:
     return f"{text}{times}; the app alone has {plain}{more}."
 
 
-def earlier_in_words(earlier: Sequence[float]) -> str:
+def earlier_in_words(earlier: Sequence[PrivacySpent]) -> str:
     """Return that an app was tuned privately before."""
-    num, total = len(earlier), sum(earlier)
-    listed = ", ".join(f"{epsilon:.3g}" for epsilon in earlier)
+    num, listed = len(earlier), list[str]()
+    for unit in dict.fromkeys(spent.guarantee.unit for spent in earlier):
+        found = [s.epsilon for s in earlier if s.guarantee.unit == unit]
+        text = f"epsilon {', '.join(f'{epsilon:.3g}' for epsilon in found)}"
+        text += f", {sum(found):.3g} in all" if len(found) > 1 else ""
+        listed.append(f"{text}; {unit.words}")
     tunings = f"{num} other private tuning{'s' * (num > 1)}"
-    text = f"This app has {tunings} on record here (epsilon {listed}"
-    text += f", {total:.3g} in all" if num > 1 else ""
     return (
-        f"{text}; {CLIENT.words}, each at its own delta): on the same data their "
-        "epsilons add up to that of this one."
+        f"This app has {tunings} on record here ({'; '.join(listed)}, each at its own "
+        "delta): on the same data epsilons of one unit add up, and this one's to them."
     )
 
 

@@ -81,6 +81,11 @@ class ReleaseSettings:
         The control: every contribution is replaced by zero, all else stays.
     weights : WeightSchedule
         Weights of the agents in each sub-region, by round.
+    distance : float, optional
+        Largest distance of neighbours' messages, where they differ in one example of an
+        agent; from 1e-100 to 1e100. None: they differ in an agent's whole message,
+        which is zeroed, or replaced where ``sampling`` says so. It is what z is
+        multiplied with, in place of the clipping norm.
     """
 
     num_agents: int = field(metadata=integer(1, cap="max_agents"))
@@ -95,6 +100,9 @@ class ReleaseSettings:
         default_factory=WeightSchedule,
         metadata=instance(WeightSchedule, part=WeightSchedule),
     )
+    distance: float | None = field(
+        default=None, metadata=number(1e-100, 1e100, optional=True)
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -102,6 +110,13 @@ class ReleaseSettings:
         is_bounded = self.noise_multiplier == 0 or self.clip_norm < math.inf
         expected = "finite where noise_multiplier > 0"
         require(is_bounded, "clip_norm", self.clip_norm, expected)
+        # Nobody has a proof here for a distance with samples, or with other noise.
+        is_plain = self.sampling_probability == 1 and self.sampling == "poisson"
+        is_plain = (
+            is_plain and self.calibration == "joint" and self.num_sub_regions == 1
+        )
+        expected = "None with sampling, sub-regions or the published calibration"
+        require(self.distance is None or is_plain, "distance", self.distance, expected)
         _ = self.subsampling  # which names a fixed sample size that is none
 
     @property
@@ -151,12 +166,13 @@ class PlannedRelease(ABC):
         """Return the exact L2 sensitivity of the P weighted sums together.
 
         Delta = max_n (S/sqrt(P)) ||phi_n||_2 where an agent can be zeroed, 2 Delta
-        where it can be replaced.
+        where it can be replaced. Where one of its examples is, ``distance`` stands for
+        S.
         """
         # All P vectors of one agent move together: the norm of its row of weights, and
         # not P times the largest weight.
         reach = np.linalg.norm(self.weights(iteration), axis=1).max()
-        return float(self._farthest * self.settings.message_norm * reach)
+        return float(self._farthest * reach)
 
     def noise_std(self, iteration: int) -> FloatArray:
         """Return the standard deviation of the noise in each vector, shape (P,)."""
@@ -185,7 +201,7 @@ class PlannedRelease(ABC):
         # and one over the sensitivity in these units is the multiplier.
         std = self.noise_std(iteration) * s.sampling_probability
         reach = np.linalg.norm(self.weights(iteration) / std, axis=1).max()
-        return float(1.0 / (self._farthest * s.message_norm * reach))
+        return float(1.0 / (self._farthest * reach))
 
     def facts(self, iteration: int) -> dict[str, Any]:
         """Return what the ledger says of a release besides its vectors.
@@ -207,10 +223,13 @@ class PlannedRelease(ABC):
 
     @property
     def _farthest(self) -> float:
-        """Largest distance of neighbours' messages, in units of ``message_norm``."""
+        """Largest distance of neighbours' messages, after clipping."""
+        s = self.settings
+        if s.distance is not None:  # clipping to a ball brings none further apart
+            return s.distance
         # A message that is replaced can turn into its opposite: twice as far as one
         # that is zeroed.
-        return 2.0 if self.settings.sampling == "fixed-size" else 1.0
+        return s.message_norm * (2.0 if s.sampling == "fixed-size" else 1.0)
 
 
 class Release(PlannedRelease):
@@ -233,6 +252,10 @@ class Release(PlannedRelease):
     clipped vector to its opposite, or from one sampled agent to another, which is what
     amplification by such sampling rests on (Wang, Balle & Kasiviswanathan, 2019).
     Epsilon under one relation does not compare with epsilon under the other.
+
+    With ``distance`` two studies are neighbours if one example of one agent is
+    replaced, and its messages are that far apart at most before they are clipped; the
+    caller has to know that. The sensitivity is then ``distance`` times the weight.
 
     ``settings.subsampling`` is the scheme that is drawn from, and what a
     `ReleaseAccountant` takes: the two cannot disagree.

@@ -685,14 +685,14 @@ def study_of(facts: Mapping[str, Any]) -> StudyKey:
 def unit_of(facts: Mapping[str, Any]) -> PrivacyUnit | None:
     """Return whom a charge protects; None where that is not known.
 
-    Charges of earlier versions do not say it: their kind of study does, where it
-    protects one unit alone, and its package is installed.
+    Charges of earlier versions do not say it: their kind of study does, whose first
+    unit it is, where its package is installed.
     """
     if "unit" in facts:
         return PrivacyUnit(*facts["unit"])
     # By name, as the registry loads its parts: nothing below it knows a kind.
     kind = import_module("flwr_fbo.study.kinds").kind_named(facts["study_kind"])
-    return kind.units[0] if kind is not None and len(kind.units) == 1 else None
+    return kind.units[0] if kind is not None else None
 
 
 def same_charge(facts: Mapping[str, Any], others: Mapping[str, Any]) -> bool:

@@ -85,6 +85,16 @@ of the :math:`M` numbers are independent, so for vectors the factors are :math:`
 
 and :math:`\xi \ge M \ln(U / L) \ge M \ln U`. :math:`\square`
 
+**One example of a site.** Where neighbours differ in one example of a site, their
+messages are at most ``distance`` apart, and not ``max_norm``. Rounding toward zero
+moves two numbers apart by less than one step, so the integer messages differ by less
+than
+
+.. math:: D = \frac{R \cdot \mathrm{distance}}{\mathrm{max\_norm}} + \sqrt{M},
+
+which stands for :math:`R` in :math:`s` and in the theorem. R is chosen such that
+:math:`\sqrt M` is at most a thousandth of the first term: it is paid for by noise.
+
 **More shares.** Shares beyond :math:`H`, those of sites that collude with the server,
 and the messages of all other sites are independent of the :math:`H` secret shares.
 Adding them is post-processing. So are the sum modulo :math:`2^b` and decoding.
@@ -362,12 +372,11 @@ class IntegerNoise(SumNoise):
     >>> round(noise.std(3), 2)  # of the noise; a trusted server adds 1.5
     1.84
 
-    Formal guarantees
-    -----------------
-    Adjacency: two rounds are neighbours if one site's message is replaced by zeros.
-    Suppose that ``honest`` sites whose messages are in the sum keep their shares
-    secret. The sum is then (epsilon + xi, e^xi delta)-DP wherever a Gaussian
-    mechanism with ``noise_multiplier`` is (epsilon, delta)-DP, and xi
+    Formal guarantees ----------------- Adjacency: two rounds are neighbours if one
+    site's message is replaced by zeros; with ``distance``, if it is replaced by one
+    that is so near. Suppose that ``honest`` sites whose messages are in the sum keep
+    their shares secret. The sum is then (epsilon + xi, e^xi delta)-DP wherever a
+    Gaussian mechanism with ``noise_multiplier`` is (epsilon, delta)-DP, and xi
     (`log_ratio`) is at most 3e-28. All releases of a study compose like Gaussian
     mechanisms: their xi add up. Without sampling, and for delta up to 1/2, the noise
     also pays for xi: the sum is (epsilon, delta)-DP.
@@ -388,7 +397,11 @@ class IntegerNoise(SumNoise):
     max_norm : float
         Largest L2 norm of a message, from 1e-100 to 1e100; longer ones are clipped.
     noise_multiplier : float
-        Noise z of H shares over ``max_norm``, from 1e-6 to 1e6.
+        Noise z of H shares over ``max_norm``, or over ``distance``, from 1e-6 to 1e6.
+    distance : float, optional
+        Largest distance, up to twice ``max_norm``, of the messages of a site that
+        differ in one of its examples. None: neighbours differ in the whole message,
+        which is zeroed.
     """
 
     num_sites: int = field(metadata=integer(1, MOST_SITES))
@@ -396,6 +409,9 @@ class IntegerNoise(SumNoise):
     length: int = field(metadata=integer(1, _LONGEST))
     max_norm: float = field(metadata=number(1e-100, 1e100))
     noise_multiplier: float = field(metadata=number(1e-6, 1e6))
+    distance: float | None = field(
+        default=None, metadata=number(1e-100, 1e101, optional=True)
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -408,14 +424,25 @@ class IntegerNoise(SumNoise):
 
     @cached_property
     def largest_norm(self) -> int:
-        """Largest L2 norm of an integer message, and so the sum's sensitivity.
+        """Largest L2 norm of an integer message.
 
         It is the smallest power of two at which rounding changes a message by at most
-        ``max_norm`` / 1000, and at which a share is wide enough for the proof.
+        ``max_norm`` / 1000, or ``distance`` / 1000, and at which a share is wide enough
+        for the proof.
         """
         resolution = _UNITS_PER_ROOT_LENGTH * math.sqrt(self.length)
         width = _LEAST_SHARE_STD * math.sqrt(self.honest) / self.noise_multiplier
-        return int(2 ** math.ceil(math.log2(max(resolution, width))))
+        needed = max(resolution, width)
+        if self.distance is not None:
+            needed *= self.max_norm / self.distance
+        return int(2 ** math.ceil(math.log2(needed)))
+
+    @property
+    def largest_distance(self) -> float:
+        """Largest distance of neighbours' integer messages: the sum's sensitivity."""
+        if self.distance is None:
+            return self.largest_norm
+        return self.distance * self.scale + math.sqrt(self.length)
 
     @property
     def scale(self) -> float:
@@ -433,8 +460,8 @@ class IntegerNoise(SumNoise):
         return self.largest_norm
 
     def planned_stds(self) -> tuple[tuple[int, float], ...]:
-        """Return one run of M numbers: H shares have z ``largest_norm``."""
-        return ((self.length, self.noise_multiplier * self.largest_norm),)
+        """Return one run of M numbers: H shares have z ``largest_distance``."""
+        return ((self.length, self.noise_multiplier * self.largest_distance),)
 
     def encode(self, message: FloatArray) -> NDArray[np.int64]:
         """Return the integer form of a message; it has at most ``largest_norm``.

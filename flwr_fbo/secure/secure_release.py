@@ -61,12 +61,13 @@ class SecureRelease(PlannedRelease):
     >>> release.decoded(0, noise, SecureTotal((0, 1), total)).shape
     (1, 3)
 
-    Formal guarantees
-    -----------------
-    Those of `IntegerNoise`, for the same adjacency as `Release`: one site's messages
-    are all zeroed. A site's contribution has norm 1 at most, in units of the exact
-    sensitivity, so that z is `effective_noise_multiplier`, whatever the server says of
-    weights. All sites take part (q = 1): nobody could be sampled in secret.
+    Formal guarantees ----------------- Those of `IntegerNoise`, for the same adjacency
+    as `Release`: one site's messages are all zeroed. A site's contribution has norm 1
+    at most, in units of the exact sensitivity, so that z is
+    `effective_noise_multiplier`, whatever the server says of weights. With ``distance``
+    neighbours' contributions are 1 apart at most, in the same units, if that of
+    messages is what the site knows it to be: it has to check. All sites take part (q =
+    1): nobody could be sampled in secret.
 
     Parameters
     ----------
@@ -102,10 +103,17 @@ class SecureRelease(PlannedRelease):
         return np.asarray(super().noise_std(iteration) * self.excess)
 
     def noise(self, num_sites: int, honest: int, num_features: int) -> IntegerNoise:
-        """Return what sites add to contributions, which have norm 1 at most."""
-        length = self.settings.num_sub_regions * num_features
-        z = self.settings.noise_multiplier
-        return IntegerNoise(num_sites, honest, length, 1.0, z)
+        """Return what sites add to contributions, which have `_reach` at most."""
+        s, length = self.settings, self.settings.num_sub_regions * num_features
+        apart = None if s.distance is None else 1.0
+        z = s.noise_multiplier
+        return IntegerNoise(num_sites, honest, length, self._reach, z, apart)
+
+    @property
+    def _reach(self) -> float:
+        """Largest norm of a contribution: 1, unless one example is protected."""
+        s = self.settings
+        return 1.0 if s.distance is None else s.message_norm / s.distance
 
     def contribution(
         self, iteration: int, slot: int, message: FloatArray
@@ -125,7 +133,7 @@ class SecureRelease(PlannedRelease):
         weights = self.weights(iteration)[slot]
         part = np.outer(weights, short[0]).ravel() / self.sensitivity(iteration)
         # Again, as the division rounds: the sensitivity of the integer sum is 1.
-        return np.asarray(clipped(part[None], 1.0)[0])
+        return np.asarray(clipped(part[None], self._reach)[0])
 
     def decoded(
         self, iteration: int, noise: IntegerNoise, summed: SecureTotal

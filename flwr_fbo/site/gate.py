@@ -326,6 +326,10 @@ class Gate:
         """
         identity = SumIdentity.of(self.context.node_config)
         identity.check(sums, known_slot)
+        # Noise for one example would be next to nothing for a whole message.
+        is_of_example = getattr(getattr(sums, "settings", None), "distance", None)
+        if is_of_example is not None and promise.unit.protects == "client":
+            raise refused("its sums protect one example, and it promises a client")
         for limits in self._all:
             check_secure(limits, sums, promise)
         wants_sums = any(sum_limits(limits) for limits in self._all)

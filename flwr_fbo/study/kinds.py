@@ -122,7 +122,8 @@ class Kind:
     journals : tuple of JournalKind
         What its sites and servers keep.
     units : tuple of PrivacyUnit
-        Units that such a study can protect. A site believes no server that names
+        Units that such a study can protect; the first is that of charges which do not
+        say it, as those of earlier versions. A site believes no server that names
         another: its charges would count where they cost less.
     condition : str
         What an epsilon of such a study does not cover, in the words that follow it.

@@ -35,7 +35,9 @@ class Rung:
         The candidates, from 0.
     scores : tuple of float
         What was released of each. With privacy the mean of the clients' ballots, with
-        noise: a rank, larger is better. Else the metric's exact mean, in its own unit.
+        noise: a rank, larger is better; or, where one example is protected, the mean
+        over all examples in parts of the metric's range, less the mean of the trials.
+        Else the metric's exact mean, in its own unit.
     survivors : tuple of int
         The best first. After the last rung it is one, the chosen trial. With noise a
         rung is decided by ``scores`` plus half of what decided the rung before, and the

@@ -53,8 +53,10 @@ from flwr_fbo.tuner.candidates.trial_space import ConditionalSpace, TrialSpace
 from flwr_fbo.tuner.choosers.chooser import Chooser
 from flwr_fbo.tuner.choosers.make_chooser import ScoreSource, make_chooser
 from flwr_fbo.tuner.choosers.score import Score
-from flwr_fbo.tuner.decisions.enough_clients import too_few_clients
-from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
+from flwr_fbo.tuner.decisions.enough_voices import (
+    examples_needed,
+    too_few_voices,
+)
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.message_headers import check_weights
 from flwr_fbo.tuner.private_choice import PrivateChoice
@@ -147,7 +149,8 @@ class FederationTuner:
     metric : str or mapping of str to float
         Key of the score in a client's reply to ``evaluate``; or keys of several
         metrics with their weights: ``{"accuracy": 1, "seconds": -0.01}`` is maximised
-        for a high accuracy in little time.
+        for a high accuracy in little time. One key where ``privacy`` protects one
+        example: of a mean over ``num-examples``.
     direction : {"maximize", "minimize"}
         Whether larger or smaller scores are better.
     num_agents : int
@@ -186,11 +189,10 @@ class FederationTuner:
     ImportError
         If real noise is wanted and OpenDP is missing; the message names the extra.
 
-    Notes
-    -----
-    *Formal guarantees*: those of `PrivateChoice`. Epsilon covers what the releases
-    reveal of one client's scores, *given the models*. The models were trained on the
-    clients' data, and nothing here makes that training private.
+    Notes ----- *Formal guarantees*: those of `PrivateChoice`. Epsilon covers what the
+    releases reveal of one client's scores, or of one example's, *given the models*. The
+    models were trained on the clients' data, and nothing here makes that training
+    private.
 
     With ``privacy`` no client's metric reaches the server: replies to ``evaluate`` keep
     their keys, with NaN for numbers, empty lists and texts, and the weight 1, and so do
@@ -434,16 +436,17 @@ class FederationTuner:
                 plan = self._planned(app, candidates, first_folder)
                 record.save(PLAN, to_json(plan))
             # Epsilon is shared by the rungs that there are: the plan may have fewer.
-            sizes = tuple(rung.num_trials for rung in plan.rungs)
+            sizes = plan.sizes
             chooser = self._chooser_of(sizes)
             if is_new and self.privacy is not None:
-                warning = too_few_clients(sizes, self.num_agents, self.privacy)
-                if warning:
-                    _log.warning(warning)
+                if self._chooser.examples is not None:
+                    _log.info(examples_needed(sizes, self.privacy))
+                elif few := too_few_voices(sizes, self.num_agents, self.privacy):
+                    _log.warning(few)
             ledger = record.journal.ledger()
             # What decided rungs say was logged by an earlier run: it is said again.
             for row in ledger:
-                check_evidence(row, self.num_agents)
+                chooser.say_of(row, sizes)
             num_decided = len(ledger)
             _say(plan, chooser, num_decided, folder)
             # Seeds are not public.
@@ -635,6 +638,8 @@ def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) ->
             "Metrics stay at the clients while trials are compared: the server sees "
             "NaN for each. num-examples of a reply to train is exact at the server."
         )
+    if chooser.examples is not None:
+        _log.info("num-examples of the replies to evaluate is exact there, too.")
     if num_decided:
         what = "is complete" if num_decided == len(rungs) else "goes on"
         _log.warning(

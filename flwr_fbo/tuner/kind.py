@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-from flwr_fbo.privacy.guarantee import CLIENT
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
 from flwr_fbo.study.kinds import JournalKind, Kind
 
 _REPORT = "flwr_fbo.tuner.report"
@@ -21,7 +21,7 @@ RECORD = JournalKind(
 TUNER = Kind(
     "federation-tuner",
     (RECORD,),
-    units=(CLIENT,),
+    units=(CLIENT, EXAMPLE),
     condition=WITHOUT_TRAINING,
     plans={"FederationTuner": f"{_REPORT}.plan:plan_choice"},
 )

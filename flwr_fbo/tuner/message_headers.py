@@ -29,6 +29,7 @@ from flwr_fbo._common.validation import is_number, require
 from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.secure import SecureSums
 from flwr_fbo.study.codec import read_json
+from flwr_fbo.tuner.ballots.example_ballots import MOST_EXAMPLES, ExampleBallots
 from flwr_fbo.tuner.kind import TUNER
 
 # Of its record, and in a site's ledger.
@@ -105,6 +106,7 @@ def _check_keys(name: str, keys: Any) -> None:
 _ATTEMPT = ruled(_check_attempt)
 _TRIALS = ruled(_check_trials)
 _PROMISE = instance(Promise, part=Promise)
+_EXAMPLES = instance(ExampleBallots, optional=True, part=ExampleBallots)
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class TrialsHeader:
         How ballots are summed. None: the server reads each.
     rung, rounds : int
         Which rung it is, from 1, and its rounds of training, for the app's loggers.
+    examples : ExampleBallots, optional
+        How a ballot sums over the client's examples. None: it has ranks.
     """
 
     kind: ClassVar[str] = "trials"
@@ -149,6 +153,7 @@ class TrialsHeader:
     )
     rung: int = field(default=1, metadata=integer(1, _MOST_RELEASES))
     rounds: int = field(default=1, metadata=integer(1))
+    examples: ExampleBallots | None = field(default=None, metadata=_EXAMPLES)
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,8 @@ class BallotHeader:
     release : int
         Number among the releases that are promised, from 1. A ballot is always
         about the client: there is none without a number.
+    examples : ExampleBallots, optional
+        As in `TrialsHeader`.
     """
 
     kind: ClassVar[str] = "ballot"
@@ -185,6 +192,7 @@ class BallotHeader:
     maximize: bool = field(metadata=flag())
     promise: Promise = field(metadata=_PROMISE)
     release: int = field(metadata=integer(1, _MOST_RELEASES))
+    examples: ExampleBallots | None = field(default=None, metadata=_EXAMPLES)
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,8 @@ class ReplyHeader:
         site keeps none.
     agent : int
         The agent-id of the node config, or -1.
+    num_examples : int
+        Examples with which the client counts, where a ballot protects one; else 0.
     """
 
     kind: ClassVar[str] = "reply"
@@ -272,6 +282,7 @@ class ReplyHeader:
     charges: int = field(default=-1, metadata=integer(-1, 2**31 - 1))
     head: int = field(default=0, metadata=integer(0, 2**62 - 1))
     agent: int = field(default=-1, metadata=integer(-1, 2**31 - 1))
+    num_examples: int = field(default=0, metadata=integer(0, MOST_EXAMPLES))
 
 
 Header = TrialsHeader | BallotHeader | SumHeader | SettingsHeader | ReplyHeader

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from flwr_fbo.privacy.guarantee import large_delta
+from flwr_fbo.privacy.guarantee import Protects, large_delta
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
@@ -31,10 +31,17 @@ _log = logging.getLogger("flwr.fbo")
 MODEL = "model.npz"
 # Of a private choice: at most so much, and a tenth of one client's share.
 _MOST_DELTA = 1e-3
+# Of one that protects an example: there are up to 10,000 of them.
+_OF_EXAMPLES = 1e-5
 
 
-def default_delta(num_agents: int) -> float:
-    """Return the delta that is promised where none is asked for: at most 1/(10 N)."""
+def default_delta(num_agents: int, protects: Protects = "client") -> float:
+    """Return the delta that is promised where none is asked for: at most 1/(10 N).
+
+    Where one example is protected it is 1e-5.
+    """
+    if protects == "example":
+        return _OF_EXAMPLES
     return min(_MOST_DELTA, large_delta(num_agents))
 
 
@@ -60,6 +67,12 @@ class TuneSettings:
         At most.
     seed : int or None
         Makes the candidates repeat.
+    protects : {"client", "example"}
+        Unit of privacy.
+    metric_range : tuple of float or None
+        Of the metric, where one example is protected.
+    max_examples : int or None
+        Examples with which a site counts at most, where one is protected.
     """
 
     space: str
@@ -71,6 +84,20 @@ class TuneSettings:
     score: ScoreSource = "clients"
     trials: int = 16
     seed: int | None = None
+    protects: Protects = "client"
+    metric_range: tuple[float, float] | None = None
+    max_examples: int | None = None
+
+    @property
+    def privacy(self) -> PrivateChoice | None:
+        """How trials are chosen privately; None: they are not."""
+        if self.epsilon is None:
+            return None
+        delta = self.delta
+        if delta is None:
+            delta = default_delta(self.num_agents, self.protects)
+        about = self.protects, self.metric_range, self.max_examples
+        return PrivateChoice(self.epsilon, delta, *about)
 
     def tuner(self) -> FederationTuner:
         """Return the tuner.
@@ -80,17 +107,12 @@ class TuneSettings:
         ValueError
             If a setting is not allowed; the message names it.
         """
-        privacy = None
-        if self.epsilon is not None:
-            delta = self.delta
-            delta = default_delta(self.num_agents) if delta is None else delta
-            privacy = PrivateChoice(self.epsilon, delta)
         return FederationTuner(
             SearchSpace.from_json(self.space).distributions,
             self.metric,
             self.direction,
             self.num_agents,
-            privacy=privacy,
+            privacy=self.privacy,
             schedule=OneTraining(trials=self.trials),
             score=self.score,
             seeds=Seeds(study=self.seed),
@@ -110,6 +132,8 @@ class TuneSettings:
     def from_json(cls, text: str) -> TuneSettings:
         """Return the settings that `to_json` gave."""
         values: dict[str, Any] = json.loads(text)
+        if values["metric_range"] is not None:
+            values["metric_range"] = tuple(values["metric_range"])
         return cls(**{**values, "space": json.dumps(values["space"])})
 
 

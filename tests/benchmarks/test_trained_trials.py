@@ -13,8 +13,8 @@ from joblib import Parallel
 
 from benchmarks import halving_variants, trained_trials, tune_fedavg
 from benchmarks.choice_methods import METHODS, Design
+from flwr_fbo.tuner.ballots.rank_ballots import capped
 from flwr_fbo.tuner.candidates.candidates import candidate_settings
-from flwr_fbo.tuner.site.ballots import capped
 
 BY_PARTIAL = halving_variants.by_partial_ballots
 NUM_TRIALS, NUM_CLIENTS, NUM_DRAWS = 24, 30, 40

@@ -38,7 +38,7 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flwr_fbo.strategies.enrolment.time.sleep", lambda _: None)
 
 
-def test_too_few_clients_reach_none_of_them() -> None:
+def test_too_few_voices_reach_none_of_them() -> None:
     app, asked = counting()
     with pytest.raises(AggregationError, match=r"4 agents must enrol, .* 3 nodes"):
         strategy().start(InProcessGrid(app, 3), num_rounds=3)

@@ -357,7 +357,7 @@ def test_a_node_that_is_gone_for_the_rest_of_a_round(begin: int) -> None:
     assert Counter(grid.sends)["train"] == 8 + halted
 
 
-def test_a_round_with_too_few_clients_halts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_round_with_too_few_voices_halts(caplog: pytest.LogCaptureFixture) -> None:
     mods = [Failing(STAGES[2], client, HIT, rounds=1) for client in range(3)]
     grid = recording(_app((tuner_mod, *mods, secaggplus_mod)))
     models: Models = {}

@@ -35,9 +35,9 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, PrivacyUnit
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
+from flwr_fbo.tuner.ballots.rank_ballots import ballot_entries
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.site.ballots import ballot_entries
 from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts
@@ -313,7 +313,7 @@ class TunerAuditPlan(TuningAuditPlan):
     def of(cls, choice: PrivateChoice, num_clients: int, num_rungs: int) -> Self:
         """Return the plan of a tuner, with the noise that the tuner plans."""
         chooser = PrivateChooser(choice, num_clients, num_rungs, noise_seed=0)
-        settings, delta = chooser.release.settings, choice.delta
+        settings, delta = chooser.planned(_NUM_TRIALS), choice.delta
         rungs = tuple(range(1, num_rungs + 1))
         return cls(settings, delta, rungs, _NUM_TRIALS, choice=choice)
 
@@ -340,7 +340,7 @@ class TunerAuditPlan(TuningAuditPlan):
     def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:
         """Return the scores that one tuner releases, shape (K, 1, 2)."""
         chooser = copy(self._chooser)
-        chooser.release = mechanism
+        chooser.release = lambda _: mechanism
         scores = [
             chooser.choose(rung, ballots, _NUM_TRIALS).vectors
             for rung, ballots in enumerate(rounds)

@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.secure import SecureSums
+from flwr_fbo.tuner.ballots.ballots import Ballots
+from flwr_fbo.tuner.ballots.example_ballots import ExampleBallots
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
+from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.message_headers import BallotHeader
 from flwr_fbo.tuner.records.trials_record import TrialsRecord
 from flwr_fbo.tuner.trials.trial_thread import TrialThread
@@ -56,6 +59,8 @@ class Chooser(ABC):
     ----------
     trust : str
         Words for what the server learns of a client's scores.
+    ballots : Ballots or None
+        What clients say of trials; None where they send no ballots.
     clients_score : bool
         Whether clients score the trials: each evaluates all of them at a rung's end.
     adds_noise : bool
@@ -64,6 +69,7 @@ class Chooser(ABC):
     """
 
     trust: str
+    ballots: Ballots | None = None
     clients_score: ClassVar[bool] = True
     adds_noise: ClassVar[bool] = False
 
@@ -74,6 +80,16 @@ class Chooser(ABC):
         """Log what the server learns, and what is not private about it."""
         _log.info(self.trust)
 
+    def say_of(self, row: LedgerRow, sizes: tuple[int, ...]) -> None:
+        """Log what a decided rung shows, of a tuner with rungs of these sizes.
+
+        Raises
+        ------
+        AggregationError
+            If it shows that there is nothing to choose by: see `check_evidence`.
+        """
+        check_evidence(row, self.num_clients)
+
     def identity(self) -> dict[str, Any]:
         """Return what may not change while a tuner goes on, as JSON values."""
         return {}
@@ -81,6 +97,11 @@ class Chooser(ABC):
     def promise(self, first_rung: int) -> Promise:
         """Return what the rungs from one on, from 0, release of a client."""
         return Promise()
+
+    @property
+    def examples(self) -> ExampleBallots | None:
+        """How clients sum over their examples; None where they do not."""
+        return self.ballots if isinstance(self.ballots, ExampleBallots) else None
 
     def sums(self, num_trials: int) -> SecureSums | None:
         """Return how clients sum their ballots on K trials; None: they do not."""

@@ -67,6 +67,16 @@ def make_chooser(
         return ServerChooser(num_clients, score)
     if privacy is None:
         return ExactChooser(num_clients)
+    if privacy.protects == "example":
+        # A sum of several means, or of one with a weight, has another range.
+        (weight, *others) = score.weights.values()
+        allowed = (
+            "one name with protects='example': of a mean over num-examples. Have the "
+            "app combine several for each example"
+        )
+        require(weight == 1 and not others, "metric", score.weights, allowed)
+    is_loss = score.direction == "minimize"
+    ballots = privacy.ballots.negated() if is_loss else privacy.ballots
     if aggregation is not None:
-        return SecureChooser(privacy, num_clients, sizes, aggregation)
-    return PrivateChooser(privacy, num_clients, len(sizes), noise_seed)
+        return SecureChooser(privacy, num_clients, sizes, aggregation, ballots)
+    return PrivateChooser(privacy, num_clients, len(sizes), noise_seed, ballots)

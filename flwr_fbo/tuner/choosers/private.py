@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, delta_warning
-from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.privacy.guarantee import Guarantee, delta_warning
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import Charge, Promise
-from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.tuner.ballots.ballots import Ballots
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
+from flwr_fbo.tuner.decisions.enough_voices import after_first_rung
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.site.ballots import capped
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -32,52 +32,102 @@ class NoisyChooser(Chooser):
         N >= 1, by which the sums are divided, whoever answers.
     num_rungs : int
         R >= 1, the releases that share epsilon.
+    ballots : Ballots, optional
+        What clients say of trials; by default that of the settings.
 
     Attributes
     ----------
+    ballots : Ballots
+        What clients say of trials.
     private : bool
         Whether its choices are differentially private.
     """
 
     adds_noise = True
     private = True
+    ballots: Ballots
 
     def __init__(
-        self, settings: PrivateChoice, num_clients: int, num_rungs: int
+        self,
+        settings: PrivateChoice,
+        num_clients: int,
+        num_rungs: int,
+        ballots: Ballots | None = None,
     ) -> None:
         super().__init__(num_clients)
         self.settings = settings
+        self.ballots = settings.ballots if ballots is None else ballots
         self._num_rungs = num_rungs
-        self._planned = ReleaseSettings(
-            num_agents=num_clients,
-            clip_norm=1.0,
-            # All rungs together keep epsilon: their releases compose.
-            noise_multiplier=calibrate_noise_multiplier(
-                settings.epsilon, settings.delta, 1.0, num_rungs
-            ),
-            sampling_probability=1.0,
-            noise_only=settings.noise_only,
-            # Without a peak each client weighs 1 / N: the release is a mean.
-            weights=WeightSchedule(peak=0.0),
+        # All rungs together keep epsilon: their releases compose.
+        self._noise_multiplier = calibrate_noise_multiplier(
+            settings.epsilon, settings.delta, 1.0, num_rungs
         )
+
+    def planned(self, num_trials: int) -> ReleaseSettings:
+        """Return how ballots on K trials are released."""
+        about = self.num_clients, num_trials, self._noise_multiplier
+        return self.ballots.release(*about, noise_only=self.settings.noise_only)
 
     def say(self) -> None:
         """Log what epsilon covers, and what it does not."""
         super().say()
+        unit, delta = self.ballots.unit, self.settings.delta
         _log.info(
-            "%s covers what the releases reveal of a client's scores, given the "
-            "models; it does not cover the training of the models on the client's data",
-            Guarantee(CLIENT).text(self.settings.epsilon, self.settings.delta),
+            "%s covers what the releases reveal of %s, given the models; it does not "
+            "cover the training of the models on the client's data",
+            Guarantee(unit).text(self.settings.epsilon, delta),
+            "a client's scores"
+            if unit.protects == "client"
+            else "one example's scores",
         )
-        about = self.settings.delta, self._planned.num_agents, CLIENT
-        if too_large := delta_warning(*about):
+        # How many examples there are is known once they have scored the first rung.
+        if unit.protects == "client" and (
+            too_large := delta_warning(delta, self.num_clients, unit)
+        ):
             _log.warning("%s.", too_large)
+
+    def say_of(self, row: LedgerRow, sizes: tuple[int, ...]) -> None:
+        """Log, too, if examples are too few for epsilon, or too many for delta."""
+        super().say_of(row, sizes)
+        if row.iteration == 0:
+            for line in after_first_rung(row, sizes, self.settings):
+                _log.warning(line)
 
     def promise(self, first_rung: int) -> Promise:
         """Return what the rungs from one on, from 0, release of a client."""
-        z, num = self._planned.noise_multiplier, self._num_rungs - first_rung
+        z, num = self._noise_multiplier, self._num_rungs - first_rung
         charges = (Charge(z, num_releases=num),) if num > 0 else ()
-        return Promise(charges, self.private, delta=self.settings.delta)
+        delta, unit = self.settings.delta, self.ballots.unit
+        return Promise(charges, self.private, delta=delta, unit=unit)
+
+    def scored(
+        self, row: LedgerRow, num_ballots: int, num_examples: Mapping[int, int]
+    ) -> LedgerRow:
+        """Return a rung's scores, of a released mean of ballots, with their facts.
+
+        Parameters
+        ----------
+        row : LedgerRow
+            What was released.
+        num_ballots : int
+            Number of ballots in it.
+        num_examples : mapping of int to int
+            Examples of each client in it, as far as it says.
+        """
+        facts = {"mechanism": "gaussian", **row.facts, "num_ballots": num_ballots}
+        counted = self.examples
+        if counted is None:
+            return LedgerRow(row.iteration, facts, row.vectors)
+        # Who claims more than a client may counts as one that has the most.
+        most = counted.max_examples
+        total = sum(min(max(n, 0), most) for n in num_examples.values())
+        scale = counted.scale(self.num_clients, total)
+        facts |= {
+            "num_examples": total,
+            "sensitivity": facts["sensitivity"] * scale,
+            "noise_std": [std * scale for std in facts["noise_std"]],
+        }
+        return LedgerRow(row.iteration, facts, row.vectors * scale)
 
 
 class PrivateChooser(NoisyChooser):
@@ -91,11 +141,13 @@ class PrivateChooser(NoisyChooser):
         See `NoisyChooser`.
     noise_seed : int, optional
         *Experiments only*: makes the noise repeat, which protects nobody.
+    ballots : Ballots, optional
+        See `NoisyChooser`.
 
     Attributes
     ----------
-    release : Release
-        Releases the sums of the ballots.
+    release : callable
+        Returns what releases the sums of ballots on so many trials.
 
     Raises
     ------
@@ -111,11 +163,17 @@ class PrivateChooser(NoisyChooser):
         num_clients: int,
         num_rungs: int,
         noise_seed: int | None = None,
+        ballots: Ballots | None = None,
     ) -> None:
-        super().__init__(settings, num_clients, num_rungs)
+        super().__init__(settings, num_clients, num_rungs, ballots)
         self.private = noise_seed is None
-        entropy = OsEntropy() if noise_seed is None else SeededEntropy(noise_seed)
-        self.release = Release(self._planned, entropy)
+        self._entropy: Entropy = (
+            OsEntropy() if noise_seed is None else SeededEntropy(noise_seed)
+        )
+        self.release: Callable[[int], Release] = self._release
+
+    def _release(self, num_trials: int) -> Release:
+        return Release(self.planned(num_trials), self._entropy)
 
     def say(self) -> None:
         """Log what epsilon covers, and where there is none."""
@@ -127,13 +185,18 @@ class PrivateChooser(NoisyChooser):
 
     def compare(self, rung: Comparison) -> LedgerRow:
         """Return the mean of the ballots with noise."""
-        asked = rung.asked
-        return self.choose(asked.rung, rung.clients.ballots(asked), len(asked.trials))
+        asked, clients = rung.asked, rung.clients
+        ballots, num_trials = clients.ballots(asked), len(asked.trials)
+        return self.choose(asked.rung, ballots, num_trials, clients.num_examples)
 
     def choose(
-        self, rung: int, messages: Mapping[int, Any], num_trials: int
+        self,
+        rung: int,
+        messages: Mapping[int, Any],
+        num_trials: int,
+        num_examples: Mapping[int, int] | None = None,
     ) -> LedgerRow:
-        """Return the mean of the ballots with noise, over all N clients.
+        """Return the scores: the mean of the ballots with noise, over all N clients.
 
         Parameters
         ----------
@@ -143,6 +206,8 @@ class PrivateChooser(NoisyChooser):
             Replies of the clients, of any kind: a client may send anything.
         num_trials : int
             K >= 1, the candidates.
+        num_examples : mapping of slot to int, optional
+            Examples that each client says it has, where one is protected.
 
         Raises
         ------
@@ -154,8 +219,13 @@ class PrivateChooser(NoisyChooser):
         enough = len(messages) <= self.num_clients
         require(enough, "num_agents", self.num_clients, allowed)
         # Whatever a client says of one trial, it says no more than an honest one may.
-        ballots = {slot: capped(m, num_trials) for slot, m in messages.items()}
-        # Clips each ballot to norm 1, sums, and adds noise that is made for norm 1.
-        scores = self.release.release(rung, ballots, num_trials)[0]
-        facts = {**self.release.facts(rung), "num_ballots": len(messages)}
-        return LedgerRow(rung, {"mechanism": "gaussian", **facts}, scores)
+        counts = {slot: (num_examples or {}).get(slot, 0) for slot in messages}
+        ballots = {
+            slot: self.ballots.capped(m, num_trials, counts[slot])
+            for slot, m in messages.items()
+        }
+        release = self.release(num_trials)
+        # Clips each ballot, sums, and adds noise that is made for such ballots.
+        mean = release.release(rung, ballots, num_trials)[0]
+        row = LedgerRow(rung, release.facts(rung), mean)
+        return self.scored(row, len(messages), counts)

@@ -8,7 +8,7 @@ ballots.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +20,7 @@ from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.secure import SecureAggregation, SecureSums, SumRequest
+from flwr_fbo.tuner.ballots.ballots import Ballots
 from flwr_fbo.tuner.choosers.chooser import Comparison
 from flwr_fbo.tuner.choosers.private import NoisyChooser
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
@@ -48,6 +49,8 @@ class SecureChooser(NoisyChooser):
         Number of trials of each rung.
     aggregation : SecureAggregation
         How many clients must answer, and the roster of their keys.
+    ballots : Ballots, optional
+        See `NoisyChooser`.
 
     Raises
     ------
@@ -61,11 +64,12 @@ class SecureChooser(NoisyChooser):
         num_clients: int,
         sizes: Sequence[int],
         aggregation: SecureAggregation,
+        ballots: Ballots | None = None,
     ) -> None:
         # The control's noise alone is none of the clients'.
         is_control, allowed = settings.noise_only, "False, with secure aggregation"
         require(not is_control, "privacy.noise_only", is_control, allowed)
-        super().__init__(settings, num_clients, len(sizes))
+        super().__init__(settings, num_clients, len(sizes), ballots)
         slots = range(num_clients)
         self._collector = collector = aggregation.collector([slots])
         pinned = None if collector.roster is None else collector.roster.slots
@@ -82,7 +86,7 @@ class SecureChooser(NoisyChooser):
 
     def sums(self, num_trials: int) -> SecureSums:
         """Return how ballots on K trials are summed."""
-        return self._collector.sums(self._planned, num_trials)
+        return self._collector.sums(self.planned(num_trials), num_trials)
 
     def open_ballot(
         self, clients: TunerClients, record: TrialsRecord
@@ -92,6 +96,7 @@ class SecureChooser(NoisyChooser):
         if kept is None:
             return None
         clients.voters.slots = dict(kept["nodes"])
+        clients.num_examples = dict(kept["num_examples"])
         asked: BallotHeader = from_json(BallotHeader, kept["ballot"])
         _log.warning(
             "The ballots of rung %d were being summed: the same clients are asked for "
@@ -119,7 +124,9 @@ class SecureChooser(NoisyChooser):
         def keep() -> None:
             nodes = list(clients.voters.slots.items())
             text = collector.open_sum.decode()
+            counts = list(clients.num_examples.items())
             kept = {"ballot": to_json(asked), "nodes": nodes, "sum": text}
+            kept["num_examples"] = counts
             record.save(OPEN_SUM, kept)
 
         def ask(requests: Sequence[SumRequest]) -> dict[int, Any]:
@@ -155,7 +162,9 @@ class SecureChooser(NoisyChooser):
             )
         if was_open:  # the slots were an earlier run's
             clients.voters.slots = {}
-        return self.choose(asked.rung, sums, summed.slots, summed.total)
+        slots, counts = summed.slots, clients.num_examples
+        counted = {slot: counts.get(slot, 0) for slot in slots}
+        return self.choose(asked.rung, sums, slots, summed.total, counted)
 
     def choose(
         self,
@@ -163,8 +172,9 @@ class SecureChooser(NoisyChooser):
         sums: SecureSums,
         slots: tuple[int, ...],
         total: NDArray[np.uint64],
+        num_examples: Mapping[int, int] | None = None,
     ) -> LedgerRow:
-        """Return the mean of ballots that the clients of some slots have summed."""
+        """Return the scores of ballots that the clients of some slots have summed."""
         row = sums.row(0, 0, slots, total)
-        facts = {"mechanism": "gaussian", **row.facts, "num_ballots": len(slots)}
-        return LedgerRow(rung, facts, row.vectors[0])
+        mean = LedgerRow(rung, row.facts, row.vectors[0])
+        return self.scored(mean, len(slots), num_examples or {})

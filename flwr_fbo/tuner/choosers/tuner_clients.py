@@ -50,6 +50,9 @@ class TunerClients:
         Seconds to wait for replies. A ballot is waited for as long as the last trials.
     evaluate_type : str
         Message type of ballots: one for which every app with scores has a function.
+    num_examples : dict of int to int
+        Examples with which the clients of the last comparison count, by slot, where one
+        is protected: as each says.
     last_errors : dict of str to str
         Why a client could not do what a message asks, by the message's type.
     """
@@ -60,6 +63,7 @@ class TunerClients:
         self.timeout: float | None = None
         self.evaluate_type: str = MessageType.EVALUATE
         self.last_errors: dict[str, str] = {}
+        self.num_examples: dict[int, int] = {}
         self._grid = grid
         self._ledgers = ledgers
         self._connected: set[int] = set()  # as the last message was sent
@@ -147,11 +151,13 @@ class TunerClients:
         nodes = [node for node in voters if self._ledgers.may_vote(node)]
         record = header_record(header)
         messages = [self.message(node, RecordDict({HEADER: record})) for node in nodes]
-        ballots = [
-            _array_in(reply.content, BALLOT, "ballot")
+        replies = [
+            reply
             for node, reply in self.send(messages).items()
             if not reply.has_error() and self.hear(node, reply_header(reply), header)
         ]
+        ballots = [_array_in(reply.content, BALLOT, "ballot") for reply in replies]
+        self.num_examples = {n: _examples_in(r) for n, r in enumerate(replies)}
         # Who answers is public. A sum of few ballots is nearly the noise alone.
         if 2 * len(ballots) < len(nodes) or not nodes:
             raise AggregationError(
@@ -185,6 +191,7 @@ class TunerClients:
         for slot, (header, _) in asked.items():
             reply = answered.get(nodes.get(slot, -1))
             if reply is not None and not reply.has_error():
+                self.num_examples[slot] = _examples_in(reply)
                 self.hear(nodes[slot], reply_header(reply), header.ballot)
         return {
             slot: _array_in(answered[node].content, SUM, "reply")
@@ -200,6 +207,12 @@ def reply_header(reply: Message) -> ReplyHeader | None:
     except Exception:  # of many kinds: a client may send anything
         return None
     return header if isinstance(header, ReplyHeader) else None
+
+
+def _examples_in(reply: Message) -> int:
+    """Return the examples that a client says it has; 0 where it says nothing."""
+    header = reply_header(reply)
+    return 0 if header is None else header.num_examples
 
 
 def _array_in(

@@ -2,8 +2,9 @@
 
 Released scores are means of ballots with Gaussian noise. The ballot of a client with
 scores sums to zero, and that of a client without any is the same for all trials
-(`no_scores`). So the sum of the released scores counts the clients without scores, and
-what is left shows whether trials differ by more than the noise. It is post-processing
+(`no_scores`; half of its examples, where one of them is protected). So the sum of the
+released scores counts the clients without scores, or their examples, and what is left
+shows whether trials differ by more than the noise. It is post-processing
 of what was released, and costs no epsilon.
 """
 
@@ -16,6 +17,9 @@ from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuner.ballots.ballots import Ballots
+from flwr_fbo.tuner.ballots.rank_ballots import RankBallots
+from flwr_fbo.tuner.decisions.survivors import ballots_in, voices_in
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -26,25 +30,30 @@ _SURE = 2.33
 
 
 def rung_evidence(
-    scores: FloatArray, noise_std: float, num_agents: int
+    scores: FloatArray,
+    noise_std: float,
+    num_voices: int,
+    ballots: type[Ballots] = RankBallots,
 ) -> tuple[float, float, float]:
     """Return what the scores of one rung say.
 
     Parameters
     ----------
     scores : ndarray of shape (K,)
-        Sums of ballots over N, with noise; K >= 2.
+        Scores with noise; K >= 2.
     noise_std : float
         > 0, of each score.
-    num_agents : int
-        N.
+    num_voices : int
+        Number of clients N, or of examples, that ballots were divided by.
+    ballots : type of Ballots
+        What clients say of trials.
 
     Returns
     -------
     p_value : float
         Probability that noise alone makes the trials as different as they are.
     num_silent : float
-        Estimated number of clients without a finite score.
+        Estimated number of clients without a finite score, or of their examples.
     std : float
         Of this estimate.
     """
@@ -52,8 +61,7 @@ def rung_evidence(
 
     energy = float(np.sum((scores - scores.mean()) ** 2)) / noise_std**2
     p_value = float(chdtrc(len(scores) - 1, energy))
-    in_common = float(scores.sum()) / len(scores) ** 0.5
-    return p_value, num_agents * in_common, num_agents * noise_std
+    return p_value, *ballots.silent(scores, noise_std, num_voices)
 
 
 def check_evidence(row: LedgerRow, num_agents: int) -> None:
@@ -81,25 +89,33 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     if not is_sum or len(scores) < 2:
         return
     noise_std = facts["noise_std"][0]
-    p_value, num_silent, std = rung_evidence(scores, noise_std, num_agents)
-    num_ballots, rung = facts["num_ballots"], row.iteration + 1
-    silent = min(round(num_silent), num_ballots)
-    is_most = num_silent > num_ballots / 2 + _SURE * std
-    is_everybody = num_silent > num_ballots - 1 + _SURE * std
+    ballots, num_voices, rung = ballots_in(row), voices_in(row), row.iteration + 1
+    # Ranks were divided by N, whoever answered.
+    divisor = num_agents if ballots.voices == "clients" else num_voices
+    found = rung_evidence(scores, noise_std, divisor, ballots)
+    p_value, num_silent, std = found
+    silent = min(round(num_silent), num_voices)
+    are, have = f"of {num_voices} clients", "have"
+    if ballots.voices == "examples":
+        are, have = f"of {num_voices} examples", "are at clients that have"
+    is_most = num_silent > num_voices / 2 + _SURE * std
+    is_everybody = num_silent > num_voices - 1 + _SURE * std
     if is_everybody or (is_most and p_value > _ERROR_LEVEL):
         raise AggregationError(
             f"The scores that rung {rung} released do not differ from noise (p = "
-            f"{p_value:.2g}), and about {silent} of {num_ballots} clients have no "
+            f"{p_value:.2g}), and about {silent} {are} {have} no "
             "finite score in any trial: there is nothing to choose by. Is the metric "
-            "NaN, or num-examples 0 in the replies to evaluate? The log of each site "
-            "says whether it has scores. With folder=, another try needs a new folder."
+            "NaN, or out of its range, or num-examples 0 in the replies to evaluate? "
+            "The log of each site says whether it has scores. With folder=, "
+            "another try needs a new folder."
         )
     if num_silent > _SURE * std:
         _log.warning(
-            "About %d of %d clients have no finite score in any trial of rung %d "
+            "About %d %s %s no finite score in any trial of rung %d "
             "(standard error %.1f).",
             silent,
-            num_ballots,
+            are,
+            have,
             rung,
             std,
         )

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuner.ballots.ballots import Ballots
+from flwr_fbo.tuner.ballots.example_ballots import ExampleBallots
+from flwr_fbo.tuner.ballots.rank_ballots import RankBallots
 
 # Share of the scores of the rung before: see `decision_scores`.
 _CARRIED = 0.5
-# What is expected before any ballot, see `defaults_margin`: how much of their votes
-# clients have in common, and by how many standard deviations of the trials the app's
-# defaults are better than a setting that was drawn.
-_AGREEMENT, _TRUST = 0.75, 1.6
+# What is expected before any ballot, see `defaults_margin`: by how many standard
+# deviations of the trials the app's defaults are better than a setting that was drawn.
+_TRUST = 1.6
+
+
+def ballots_in(row: LedgerRow) -> type[Ballots]:
+    """Return what the clients of a rung said of its trials."""
+    return ExampleBallots if "num_examples" in row.facts else RankBallots
+
+
+def voices_in(row: LedgerRow) -> int:
+    """Return how many clients, or examples, a rung's evidence is of."""
+    counted = f"num_{ballots_in(row).voices}"
+    return int(row.facts.get(counted, row.facts["num_ballots"]))
 
 
 def decision_scores(rows: Sequence[LedgerRow]) -> FloatArray:
@@ -53,12 +65,16 @@ def carry(scores: FloatArray, before: FloatArray) -> FloatArray:
     return scores + _CARRIED * before
 
 
-def defaults_margin(num_trials: int, noise_std: float) -> float:
+def defaults_margin(
+    num_trials: int, noise_std: float, ballots: type[Ballots] = RankBallots
+) -> float:
     """Return the margin by which a score must be ahead of that of the app's defaults.
 
     Chosen is the trial whose expected score is largest, given what was released; so the
     expected loss is smallest. Without noise the scores of K trials would have a
-    variance of ``tau**2``, about 0.75 / K, as clients have much in common. The defaults
+    variance of ``tau**2``, see `Ballots.spread`: with ranks about 0.75 / K, as clients
+    have much in common; with sums over examples a tenth of the range, squared. The
+    defaults
     are expected to be 1.6 tau better than settings that were drawn at random: somebody
     chose them. After a score with the variance ``v`` of the noise, the expected value
     is a mean of score and expectation with the weights ``tau**2`` and ``v``. So the
@@ -75,8 +91,10 @@ def defaults_margin(num_trials: int, noise_std: float) -> float:
         K >= 1, of the rung.
     noise_std : float
         Of the score by which it is decided.
+    ballots : type of Ballots
+        What clients say of trials.
     """
-    return _TRUST * noise_std**2 / math.sqrt(_AGREEMENT / num_trials)
+    return _TRUST * noise_std**2 / ballots.spread(num_trials)
 
 
 def carried_variance(noise_std: float, before: float) -> float:
@@ -103,7 +121,8 @@ def survivors_of(rows: Sequence[LedgerRow], num_survivors: int) -> list[int]:
         for row in rows:
             variance = carried_variance(row.facts["noise_std"][0], variance)
         scores = scores.copy()
-        scores[place] += defaults_margin(len(scores), variance**0.5)
+        about = len(scores), variance**0.5, ballots_in(rows[-1])
+        scores[place] += defaults_margin(*about)
     return survivors(scores, num_survivors)
 
 

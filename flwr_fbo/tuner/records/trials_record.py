@@ -17,7 +17,13 @@ from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, Trust
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    EXAMPLE,
+    Guarantee,
+    PrivacyUnit,
+    Trust,
+)
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates.candidates import Candidates
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
@@ -278,7 +284,12 @@ def recorded_spent(
     for row in rows:
         accountant.charge(row.facts["noise_multiplier"])
     trust: Trust = "sums" if "aggregation" in identity else "server"
-    return accountant.spent(Guarantee(CLIENT, trust, (WITHOUT_TRAINING,)))
+    return accountant.spent(Guarantee(unit_of(identity), trust, (WITHOUT_TRAINING,)))
+
+
+def unit_of(identity: Mapping[str, Any]) -> PrivacyUnit:
+    """Return whom the private choice of a tuner protects."""
+    return EXAMPLE if identity["privacy"]["protects"] == "example" else CLIENT
 
 
 def metric_in_words(metric: str | Mapping[str, float]) -> str:
@@ -292,6 +303,9 @@ def metric_in_words(metric: str | Mapping[str, float]) -> str:
 def score_in_words(identity: Mapping[str, Any]) -> str:
     """Return what the scores of a tuner's rungs are, and which are better."""
     metric = metric_in_words(identity["metric"])
+    if identity["privacy"] is not None and unit_of(identity) == EXAMPLE:
+        text = f"the mean {metric} over all examples, in parts of its range and with"
+        return f"{text} noise: 0 is the mean of the rung's trials, larger is better"
     if identity["privacy"] is not None:
         text = f"the clients' mean rank score by {metric}, with noise"
         return f"{text}: 0 is the middle, larger is better"

@@ -13,6 +13,7 @@ from flwr_fbo._common.pictures import BLUE, ORANGE
 from flwr_fbo._common.text import short_value
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.guarantee import EXAMPLE
 from flwr_fbo.study.report import charts
 from flwr_fbo.study.report.page import (
     Section,
@@ -27,12 +28,13 @@ from flwr_fbo.tuner.records.trials_record import (
     plan_of,
     recorded_result,
     score_in_words,
+    unit_of,
 )
 from flwr_fbo.tuner.report.ledger import TUNER
 
 _COVERED = (
-    "Epsilon covers what the releases reveal of one client's scores, given the models "
-    "that it scored. It does not cover the training of these models."
+    "Epsilon covers what the releases reveal of {whose} scores, given the models "
+    "that were scored. It does not cover the training of these models."
 )
 
 
@@ -132,7 +134,10 @@ def _course(
 def _score_name(identity: Mapping[str, Any]) -> str:
     """Return what a score is, in a word or two."""
     metric = metric_in_words(identity["metric"])
-    return metric if identity["privacy"] is None else f"rank score by {metric}"
+    if identity["privacy"] is None:
+        return metric
+    is_mean = unit_of(identity) == EXAMPLE
+    return f"{metric} over the mean" if is_mean else f"rank score by {metric}"
 
 
 def _privacy(
@@ -140,7 +145,8 @@ def _privacy(
 ) -> Section:
     lines = spent_lines(found.privacy_spent, TUNER.whose, ledger)
     if found.privacy_spent is not None:
-        lines.append(_COVERED)
+        whose = f"one {unit_of(identity).protects}'s"
+        lines.append(_COVERED.format(whose=whose))
         if identity["privacy"]["noise_only"]:
             lines.append("This is the control noise-only: the choice is random.")
     return Section("Privacy", lines)

@@ -18,7 +18,6 @@ from flwr_fbo.tuner.candidates.proposed_trials import ProposedTrials
 from flwr_fbo.tuner.choosers.chooser import Chooser, Comparison
 from flwr_fbo.tuner.choosers.score import Score
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
-from flwr_fbo.tuner.decisions.rung_evidence import check_evidence
 from flwr_fbo.tuner.decisions.survivors import survivors_of
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.message_headers import BallotHeader, TrialsHeader
@@ -177,7 +176,7 @@ class TrialRun:
         if not trials:  # an earlier run trained them, and promised that release
             self._first_rung = self._standings.number
         self._tell_of(rung)
-        check_evidence(row, self.chooser.num_clients)
+        self.chooser.say_of(row, self.plan.sizes)
 
     def _say_decided(self, trials: Sequence[TrialThread], seconds: float) -> None:
         """Log what the last rung has given, and what is odd about its trials."""
@@ -266,8 +265,7 @@ class TrialRun:
             if sampler is not None:
                 asked = self._ballot_header(batch)
                 compared = Comparison(asked, batch, self._clients, self.record)
-                found = self.chooser.compare(compared)
-                scores = self.score.signed(found.vectors)
+                scores = self.score.signed(self.chooser.compare(compared).vectors)
                 for trial, score in zip(numbers, scores, strict=True):
                     sampler.learn(trial, settings[trial], score)
         return trials
@@ -346,11 +344,10 @@ class TrialRun:
         """Return the header of a message with what some trials ask."""
         planned, settings = self._standings.planned, self.candidates.settings
         assert planned is not None  # then no trial shares a message
-        overrides = self.plan.overrides
         return TrialsHeader(
             attempt=self._attempt,
             trials=tuple(numbers),
-            settings=tuple({**settings[number], **overrides} for number in numbers),
+            settings=tuple({**settings[n], **self.plan.overrides} for n in numbers),
             alive=tuple(self._standings.alive),
             metric=self.score.weights if self.chooser.clients_score else {},
             is_hidden=self.chooser.adds_noise,
@@ -358,6 +355,7 @@ class TrialRun:
             sums=self.chooser.sums(len(self._standings.alive)),
             rung=self._standings.number + 1,
             rounds=planned.rounds,
+            examples=self.chooser.examples,
         )
 
     def _ballot_header(self, trials: Sequence[TrialThread]) -> BallotHeader:
@@ -372,4 +370,5 @@ class TrialRun:
             maximize=self.score.direction == "maximize",
             promise=self.chooser.promise(self._first_rung),
             release=rung - self._first_rung + 1,
+            examples=self.chooser.examples,
         )

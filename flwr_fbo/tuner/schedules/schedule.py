@@ -123,6 +123,11 @@ class Plan:
         return rounds * self.num_asked, self.app_rounds * self.num_asked
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of trials of each rung."""
+        return tuple(rung.num_trials for rung in self.rungs)
+
+    @property
     def is_shared(self) -> bool:
         """Whether clients are shared out among the trials."""
         return self.group_size > 0

@@ -14,6 +14,7 @@ from flwr_fbo.site.receipts import CHARGES, HEAD
 from flwr_fbo.site.site_journal import configured_folder, configured_slot
 from flwr_fbo.site.size_limits import check_numbers
 from flwr_fbo.study.codec import StudyMismatchError
+from flwr_fbo.tuner.ballots.rank_ballots import RankBallots
 from flwr_fbo.tuner.message_headers import (
     KIND,
     RECEIPTS,
@@ -112,12 +113,26 @@ class AskedSite:
     ) -> SumIdentity:
         """Return who the site is in sums.
 
+        What a site sums decides whom the noise protects: a server could have it charged
+        where it costs less, or have less noise added than one example needs.
+
         Raises
         ------
         RefusedError
             If the site does not allow what is left.
         """
-        promise = header.promise
+        promise, ballots = header.promise, header.examples or RankBallots()
+        if promise.private and promise.unit != ballots.unit:
+            raise refused(
+                f"the study says its epsilon is {promise.unit.words}, and its ballots "
+                f"protect {ballots.unit.words}",
+                public="the unit of its epsilon",
+            )
+        if sums is not None:
+            settings, num_trials = sums.settings, sums.num_features
+            found = settings.clip_norm, settings.distance
+            if found != (ballots.norm(num_trials), ballots.distance(num_trials)):
+                raise refused("its sums are not of such ballots")
         # The key decides the slot: an app's partition-id is about its data.
         identity = self.gate.check_sums(sums, promise, unprotected=unprotected)
         self.gate.check(promise, unprotected)

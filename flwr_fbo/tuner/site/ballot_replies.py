@@ -6,10 +6,11 @@ import hashlib
 import json
 import math
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.errors import RefusedError, log_once, refused
@@ -24,6 +25,7 @@ from flwr_fbo.site.site_journal import (
     held_journal,
     noted_slot,
 )
+from flwr_fbo.tuner.ballots.rank_ballots import RankBallots
 from flwr_fbo.tuner.message_headers import (
     BALLOT,
     HEADER,
@@ -34,14 +36,14 @@ from flwr_fbo.tuner.message_headers import (
     header_record,
 )
 from flwr_fbo.tuner.site.asked_site import AskedSite
-from flwr_fbo.tuner.site.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.site.trial_replies import EXACT_SCORES
 from flwr_fbo.tuner.site.trial_states import KEPT_SUM, TrialStates
 
 # Seconds to wait for another process of this client to let go of its sums.
 _PATIENCE = 1.0
-# Arrays in the journal of sums: what was asked last, and the ballot on it.
-_ABOUT, _BALLOT = "about", "ballot"
+# Arrays in the journal of sums: what was asked last, the ballot on it, and the number
+# of examples with which the client counts.
+_ABOUT, _BALLOT, _COUNT = "about", "ballot", "num-examples"
 
 
 def ballot_reply(site: AskedSite, header: BallotHeader) -> Message:
@@ -56,7 +58,7 @@ def ballot_reply(site: AskedSite, header: BallotHeader) -> Message:
     assert vector is not None
     arrays = ArrayRecord({"ballot": Array(vector)})
     gate.let_go(arrays)
-    record = header_record(site.reply_header(header))
+    record = _reply_record(site, header, num_examples_of(gate.context, header))
     return sent(site.message, RecordDict({HEADER: record, BALLOT: arrays}))
 
 
@@ -101,7 +103,12 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
             # Charged once a rung, before anything about the client can leave.
             gate.charge(site.key(asked), asked.promise, asked.release)
             ballot = ballot_of(context, asked)
-            journal.put({_ABOUT: np.array(header.about), _BALLOT: ballot})
+            count = np.array(num_examples_of(context, asked))
+            journal.put(
+                {_ABOUT: np.array(header.about), _BALLOT: ballot, _COUNT: count}
+            )
+        counted = journal.load_array(_COUNT)
+        num_examples = 0 if counted is None else int(counted)
 
         def contribution() -> FloatArray:
             ballot = journal.load_array(_BALLOT)
@@ -112,9 +119,25 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
         if request.ends:  # it is never needed again
             journal.put({_BALLOT: np.zeros(0)})
     arrays = ArrayRecord({"reply": Array(reply)})
-    record = header_record(site.reply_header(asked))
+    record = _reply_record(site, asked, num_examples)
     gate.let_go(arrays)
     return sent(site.message, RecordDict({HEADER: record, SUM: arrays}))
+
+
+def num_examples_of(context: Context, header: BallotHeader) -> int:
+    """Return with how many examples the client counts; 0 with ranks.
+
+    It is public, and exact at the server.
+    """
+    counted = header.examples
+    return 0 if counted is None else counted.num_examples(*_scores_of(context, header))
+
+
+def _reply_record(
+    site: AskedSite, header: BallotHeader, num_examples: int
+) -> ConfigRecord:
+    reply = replace(site.reply_header(header), num_examples=num_examples)
+    return header_record(reply)
 
 
 def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
@@ -155,25 +178,39 @@ def _held(context: Context, attempt: str, slot: int) -> AbstractContextManager[J
 
 def ballot_of(context: Context, header: BallotHeader) -> FloatArray:
     """Return the client's ballot, or its exact scores and their weights."""
-    states = TrialStates(context.state, header.attempt)
-    sign = 1.0 if header.maximize else -1.0
-    known, failed = states.scores, set(header.failed)
-    scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
-    # The server knows which trials have failed: all clients rank them last.
-    scores[[t in failed for t in header.trials]] = math.nan, 1.0
-    values, weights = sign * scores[:, 0], scores[:, 1]
-    # Asked, and without a finite score: its ballot says so, and ranks nothing.
-    is_silent = bool(known) and not np.isfinite(values[weights > 0]).any()
-    if is_silent:
+    values, weights = _scores_of(context, header)
+    was_asked = bool(TrialStates(context.state, header.attempt).scores)
+    is_asked, is_valid = weights > 0, np.isfinite(values)
+    if header.examples is not None:
+        is_valid = header.examples.is_inside(values)
+        if (is_asked & np.isfinite(values) & ~is_valid).any():
+            log_once(
+                "a mean outside metric_range:",
+                "a mean of this client is outside metric_range, and counts as the "
+                "worst value: the app does not clip each example's value, and no "
+                "epsilon holds for it",
+            )
+    # Asked, and without a valid score: its ballot says so, and ranks nothing.
+    if was_asked and not is_valid[is_asked].any():
         client = context.node_config.get("partition-id", context.node_id)
         rung, num_trials = header.rung + 1, len(header.trials)
         log_once(
             f"a client without a finite score in rung {rung}:",
             f"client {client} has no finite score in any of the {num_trials} trials of "
-            f"rung {rung}",
+            f"rung {rung}"
+            + (", or none within metric_range" if header.examples is not None else ""),
         )
     if header.is_exact:
         return np.stack([values, weights])
-    if is_silent:
-        return no_scores(len(values))
-    return make_ballot(values, weights > 0)
+    if not was_asked:
+        return np.zeros(len(values))
+    return (header.examples or RankBallots()).vector(values, weights)
+
+
+def _scores_of(context: Context, header: BallotHeader) -> tuple[FloatArray, FloatArray]:
+    """Return the client's scores of the trials, larger is better, and their weights."""
+    known = TrialStates(context.state, header.attempt).scores
+    scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
+    # The server knows which trials have failed: for all clients they are the worst.
+    scores[[t in set(header.failed) for t in header.trials]] = math.nan, 1.0
+    return (scores[:, 0] if header.maximize else -scores[:, 0]), scores[:, 1]

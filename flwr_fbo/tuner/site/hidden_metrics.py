@@ -97,6 +97,18 @@ def weight_of(metrics: Mapping[str, Any], source: str) -> float:
     return weight
 
 
+def check_number(metrics: Mapping[str, Any], weight: float) -> None:
+    """Raise `MetricError` unless a score is a mean over a known number of examples.
+
+    Only its number tells how far one of them moves it.
+    """
+    if metrics.keys().isdisjoint(WEIGHT_KEYS) or weight != int(weight):
+        raise MetricError.told(
+            f"a reply to evaluate needs a whole number of examples in {WEIGHT_KEYS} "
+            "where one example is protected: the score is the mean of their values"
+        )
+
+
 def check_weight(content: RecordDict) -> None:
     """Raise `MetricError` if a reply to ``train`` has no usable weight.
 

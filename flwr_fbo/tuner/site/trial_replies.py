@@ -25,6 +25,7 @@ from flwr_fbo.study.codec import StudyMismatchError, is_instruction
 from flwr_fbo.tuner.message_headers import TrialsHeader, pack, unpack
 from flwr_fbo.tuner.site.asked_site import AskedSite
 from flwr_fbo.tuner.site.hidden_metrics import (
+    check_number,
     check_weight,
     hide_evaluate_metrics,
     hide_train_metrics,
@@ -176,6 +177,8 @@ def _kept(
     if header.metric:  # else the server scores its own model
         score = score_of(metrics, header.metric, _REPLY)
         weight = weight_of(metrics, _REPLY)
+        if header.examples is not None:
+            check_number(metrics, weight)
         if weight == 0:  # Flower's own mean of the replies would be divided by zero
             log_once(
                 "a score without weight:",

@@ -9,10 +9,10 @@ import pytest
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
+from flwr_fbo.tuner.ballots.rank_ballots import ballot_entries
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.survivors import survivors
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.site.ballots import ballot_entries
 
 N, K, DELTA = 30, 4, 1e-3
 

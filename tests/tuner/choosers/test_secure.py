@@ -29,9 +29,9 @@ from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.roster import Roster, SigningKey
+from flwr_fbo.tuner.ballots.rank_ballots import ballot_entries
 from flwr_fbo.tuner.choosers.secure import SecureChooser
 from flwr_fbo.tuner.records.trials_record import FILE_NAME
-from flwr_fbo.tuner.site.ballots import ballot_entries
 from flwr_fbo.tuning import FederationResult
 from tests.support.apps import (
     NUM_CLIENTS,

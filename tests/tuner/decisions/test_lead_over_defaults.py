@@ -24,11 +24,11 @@ from benchmarks.choice_methods import METHODS, Design
 from benchmarks.tune_fedavg import SCHEDULE, climb, read_trials
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds, tuner_mod
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuner.ballots.rank_ballots import make_ballot
 from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners, std_of_lead
 from flwr_fbo.tuner.decisions.lead_over_defaults import lead_over_defaults
-from flwr_fbo.tuner.site.ballots import make_ballot
 from tests.support.apps import (
     RUN_CONFIG,
     in_process,

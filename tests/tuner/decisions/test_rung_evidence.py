@@ -12,9 +12,9 @@ from scipy.stats import kstest
 
 from flwr_fbo import PrivateChoice
 from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.tuner.ballots.rank_ballots import make_ballot, no_scores
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.decisions.rung_evidence import check_evidence, rung_evidence
-from flwr_fbo.tuner.site.ballots import make_ballot, no_scores
 
 N, K = 6, 8
 

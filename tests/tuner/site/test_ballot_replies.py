@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flwr_fbo.site.gate import NO_ANSWER
-from flwr_fbo.tuner.site import ballot_replies
+from flwr_fbo.tuner.ballots.rank_ballots import RankBallots
 from tests.support.federation import charges_in
 from tests.support.gate import NODE, Site, gate_app
 
@@ -24,7 +24,7 @@ def test_a_ballot_is_charged_before_it_is_computed(
         raise ZeroDivisionError("patient 17")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ballot_replies, "make_ballot", fails)
+        patch.setattr(RankBallots, "vector", fails)
         reason = str(site.ask_ballot().error.reason)
     assert charged == [1]
     assert NO_ANSWER.removesuffix(".") in reason

@@ -203,7 +203,7 @@ def test_a_halving_goes_on_within_a_rung(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("kept/*"))
 
 
-def test_a_round_of_too_few_clients_stays_one(tmp_path: Path) -> None:
+def test_a_round_of_too_few_voices_stays_one(tmp_path: Path) -> None:
     def fails(message: Message, context: Context, call_next: Any) -> Message:
         client = int(context.node_config["partition-id"])
         if message.metadata.message_type == "train" and client == 3:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_fbo.tuner.site.ballots import (
+from flwr_fbo.tuner.ballots.rank_ballots import (
     ballot_entries,
     capped,
     make_ballot,

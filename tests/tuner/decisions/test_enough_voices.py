@@ -9,10 +9,10 @@ import pytest
 from benchmarks import how_sure
 from benchmarks.tune_fedavg import SCHEDULE, read_trials
 from flwr_fbo import Halving, PrivateChoice
+from flwr_fbo.tuner.ballots.rank_ballots import ballot_entries
 from flwr_fbo.tuner.choosers.private import PrivateChooser
-from flwr_fbo.tuner.decisions.enough_clients import lost_if_all_agree, too_few_clients
+from flwr_fbo.tuner.decisions.enough_voices import lost_if_all_agree, too_few_voices
 from flwr_fbo.tuner.decisions.survivors import survivors_of
-from flwr_fbo.tuner.site.ballots import ballot_entries
 from tests.support.apps import in_process, main_of, server_context, tuner
 
 TRAINED = Path(how_sure.__file__).parent / "trained"
@@ -59,14 +59,14 @@ def test_what_is_lost_is_known_before(
 
 def test_what_would_be_enough_is_enough() -> None:
     sizes, few = Halving(16, (1, 3, 9)).sizes, PrivateChoice(1.0, 1e-3)
-    said = too_few_clients(sizes, 5, few)
+    said = too_few_voices(sizes, 5, few)
     assert "even if all 5 agree, and rank the app's defaults last" in said
     assert "about 64 % of what the best trial gains over them is lost" in said
     assert "With epsilon 3 per client (" in said
     assert ") or 10 clients at most 5 % would be lost." in said
     assert lost_if_all_agree(sizes, 5, PrivateChoice(3.0, 1e-3))[0] <= 0.05
     assert lost_if_all_agree(sizes, 10, few)[0] <= 0.05
-    assert too_few_clients(sizes, 20, few) == ""
+    assert too_few_voices(sizes, 20, few) == ""
 
 
 def test_of_real_trials_the_same_part_of_the_accuracy_is_lost() -> None:
@@ -88,7 +88,7 @@ def test_of_real_trials_the_same_part_of_the_accuracy_is_lost() -> None:
         ({"privacy": None}, False),
     ],
 )
-def test_too_few_clients_are_warned_of_before_anything_is_sent(
+def test_too_few_voices_are_warned_of_before_anything_is_sent(
     options: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent: list[Any] = []

@@ -1,0 +1,1 @@
+"""Ballots: one bounded vector of a client about the trials of a rung."""

@@ -15,7 +15,7 @@ on, a fifth to validate and a fifth to test with. Rows that no site has, which c
 public, scale the features; those of HAR are projected at random on 64 numbers.
 
 All arms of a row have the same total epsilon per example (with or without it, delta
-1e-5), composed by the package's privacy loss distributions:
+1e-5), composed as a site's ledger does it, by `flwr_fbo.privacy.plan_training`:
 
 - *defaults*: learning rate 0.05 and clip norm 1, as in Opacus' README, and a server
   that takes the mean. All epsilon is for their training.
@@ -41,7 +41,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,13 @@ from flwr_fbo import (
 )
 from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo.lab.datasets import har, magic, shuttle
-from flwr_fbo.privacy.accounting import (
-    calibrate_noise_multiplier,
-    smallest_noise_multiplier,
-)
-from flwr_fbo.privacy.gaussian import poisson_epsilon
+from flwr_fbo.privacy import TrainingPlan, plan_training
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates.candidates import candidate_settings
 
 EPSILONS, DELTA = (4.0, 8.0), 1e-5
 NUM_SEEDS, NUM_SEEDS_OF_BEST = 10, 3
-NUM_SITES, NUM_ROUNDS, NUM_RUNGS = 20, 27, 3
+NUM_SITES, NUM_ROUNDS = 20, 27
 SAMPLING, STEPS = 0.2, 5
 CHOICE_SHARE = 0.25
 MARGIN = 0.02
@@ -287,26 +283,25 @@ class App:
             return sum(num_correct(model, own) for own in self.sites.validation)
 
 
-@lru_cache
-def choice_noise(epsilon: float) -> float:
-    """Return the noise multiplier of each rung of a choice, over its sensitivity."""
-    return calibrate_noise_multiplier(epsilon, DELTA, 1.0, NUM_RUNGS)
-
-
-def total_epsilon(noise_multiplier: float, choice_epsilon: float | None) -> float:
-    """Return epsilon per example (with or without it) of training and choice."""
-    entries = ((SAMPLING, noise_multiplier, NUM_ROUNDS * STEPS),)
-    if choice_epsilon is not None:
-        entries = (*entries, (1.0, choice_noise(choice_epsilon), NUM_RUNGS))
-    return poisson_epsilon(entries, DELTA)
-
-
-@lru_cache
-def training_noise(epsilon: float, choice_epsilon: float | None) -> float:
-    """Return the noise multiplier of a training that keeps to a total."""
-    return smallest_noise_multiplier(
-        lambda z: total_epsilon(z, choice_epsilon), epsilon
+@cache
+def planned(epsilon: float, choice: PrivateChoice | None = None) -> TrainingPlan:
+    """Return the training of each site that keeps to a total, beside a choice."""
+    return plan_training(
+        epsilon,
+        DELTA,
+        sampling_probability=SAMPLING,
+        num_steps=NUM_ROUNDS * STEPS,
+        choice=choice,
     )
+
+
+def about_epsilon(plan: TrainingPlan) -> dict[str, float]:
+    """Return the noise of a training, and what it costs with the choice."""
+    return {
+        "noise_multiplier": plan.training.noise_multiplier,
+        "together": plan.together.epsilon,
+        "if_replaced": plan.together.epsilon_if_replaced,
+    }
 
 
 def settings_of(seed: int) -> list[Params]:
@@ -317,9 +312,10 @@ def settings_of(seed: int) -> list[Params]:
 
 def play_defaults(app: App, epsilon: float, seed: int) -> dict[str, Any]:
     """Return a row about the defaults."""
-    z = training_noise(epsilon, None)
-    model = app.run({**DEFAULTS, "noise-multiplier": z})
-    return {"test": app.test(model), "noise_multiplier": z, "choice_epsilon": None}
+    plan = planned(epsilon)
+    noise = plan.training.noise_multiplier
+    model = app.run({**DEFAULTS, "noise-multiplier": noise})
+    return {"test": app.test(model), **about_epsilon(plan)}
 
 
 def play_tuned(
@@ -327,30 +323,31 @@ def play_tuned(
 ) -> dict[str, Any]:
     """Return a row about the tuner."""
     of_choice = CHOICE_SHARE * epsilon
-    z = training_noise(epsilon, of_choice)
+    choice = PrivateChoice(of_choice, DELTA, protects="example", noise_only=noise_only)
+    plan = planned(epsilon, choice)
     tuner = FederationTuner(
         SPACE,
         "accuracy",
         "maximize",
         NUM_SITES,
-        privacy=PrivateChoice(
-            of_choice, DELTA, protects="example", noise_only=noise_only
-        ),
+        privacy=choice,
         seeds=Seeds(study=seed, noise=seed),
     )
-    model = app.run({**DEFAULTS, "noise-multiplier": z}, tuner)
-    return {"test": app.test(model), "noise_multiplier": z, "choice_epsilon": of_choice}
+    noise = plan.training.noise_multiplier
+    model = app.run({**DEFAULTS, "noise-multiplier": noise}, tuner)
+    return {"test": app.test(model), **about_epsilon(plan)}
 
 
 def play_best(app: App, epsilon: float, seed: int) -> dict[str, Any]:
     """Return a row about the best of all settings, chosen exactly and for nothing."""
-    z = training_noise(epsilon, None)
+    plan = planned(epsilon)
     found = []
     for settings in settings_of(seed):
-        model = app.run({**settings, "noise-multiplier": z})
+        noise = plan.training.noise_multiplier
+        model = app.run({**settings, "noise-multiplier": noise})
         found.append((app.validated(model), app.test(model)))
     tests = [round(test, 4) for _, test in found]
-    return {"test": max(found)[1], "noise_multiplier": z, "tests": tests}
+    return {"test": max(found)[1], "tests": tests, **about_epsilon(plan)}
 
 
 ARMS: dict[str, Callable[[App, float, int], dict[str, Any]]] = {

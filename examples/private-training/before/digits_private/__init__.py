@@ -1,1 +1,1 @@
-"""Federated averaging of a small CNN of digits, each site training by DP-SGD."""
+"""Federated averaging of a small network, each site training by DP-SGD."""

@@ -9,6 +9,9 @@ from digits_private import task
 from flwr_fbo import charge_training, tuner_mod
 from flwr_fbo.privacy import DPSGD
 
+# In how many rounds a site trains: trials, and then the chosen one to its end.
+NUM_ROUNDS = 20
+
 app = ClientApp(mods=[tuner_mod])
 
 
@@ -20,9 +23,8 @@ def train(message: Message, context: Context) -> Message:
     rate, clip_norm = float(config["learning-rate"]), float(config["clip-norm"])
     noise = float(config["noise-multiplier"])
     q, steps = 1 / task.NUM_STEPS, task.NUM_STEPS
-    num_steps = int(config["num-server-rounds"]) * steps
-    plan = DPSGD(noise, q, num_steps)
-    charge_training(context, DPSGD(noise, q, steps), plan)
+    all_rounds = DPSGD(noise, q, NUM_ROUNDS * steps)
+    charge_training(context, DPSGD(noise, q, steps), plan=all_rounds)
     task.train(net, loader, rate, clip_norm, noise)
     arrays = ArrayRecord(net.state_dict())
     metrics = MetricRecord({"num-examples": len(loader.dataset)})

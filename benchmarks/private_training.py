@@ -24,7 +24,8 @@ All arms of a row have the same total epsilon per example (with or without it, d
   first. A site trains in 27 rounds in all. The choice has a quarter of the total as its
   own epsilon (one example replaced; the same noise counts "with or without it"), and
   the noise multiplier of the training follows.
-- *tuned, noise-only*: the control, whose choice is noise alone.
+- *tuned, noise-only*: the control, whose choice is noise alone. *Tuned, exact choice*
+  is not private: the same training, whose rungs are decided by exact scores.
 - *best of 16*: each setting trained for 27 rounds with all epsilon for its training,
   and the one chosen that is best on the sites' validation examples, exactly and for
   nothing. It is no private method, but what there is to gain.
@@ -32,7 +33,9 @@ All arms of a row have the same total epsilon per example (with or without it, d
 Endpoints, written down before the run, at total epsilon 4 and 8: test accuracy of
 *tuned* less that of the *defaults*, paired, ten seeds (of the settings, the first
 weights and all noise): lower 95 % bound above 0 on each task. *Tuned* less *best of 16*
-on the three seeds that have it: -0.02 or more on each task.
+on the first three seeds: -0.02 or more on each task.
+
+Its other seven seeds, and the exact choice, were added after these had been seen.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +75,8 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates.candidates import candidate_settings
 
 EPSILONS, DELTA = (4.0, 8.0), 1e-5
-NUM_SEEDS, NUM_SEEDS_OF_BEST = 10, 3
+# The endpoint about the best of 16 has the first of the seeds.
+NUM_SEEDS, NUM_FIRST = 10, 3
 NUM_SITES, NUM_ROUNDS = 20, 27
 SAMPLING, STEPS = 0.2, 5
 CHOICE_SHARE = 0.25
@@ -319,9 +323,13 @@ def play_defaults(app: App, epsilon: float, seed: int) -> dict[str, Any]:
 
 
 def play_tuned(
-    app: App, epsilon: float, seed: int, noise_only: bool = False
+    app: App,
+    epsilon: float,
+    seed: int,
+    noise_only: bool = False,
+    is_exact: bool = False,
 ) -> dict[str, Any]:
-    """Return a row about the tuner."""
+    """Return a row about the tuner; its choice is not private if it is exact."""
     of_choice = CHOICE_SHARE * epsilon
     choice = PrivateChoice(of_choice, DELTA, protects="example", noise_only=noise_only)
     plan = planned(epsilon, choice)
@@ -330,8 +338,8 @@ def play_tuned(
         "accuracy",
         "maximize",
         NUM_SITES,
-        privacy=choice,
-        seeds=Seeds(study=seed, noise=seed),
+        privacy=None if is_exact else choice,
+        seeds=Seeds(study=seed, noise=None if is_exact else seed),
     )
     noise = plan.training.noise_multiplier
     model = app.run({**DEFAULTS, "noise-multiplier": noise}, tuner)
@@ -353,14 +361,10 @@ def play_best(app: App, epsilon: float, seed: int) -> dict[str, Any]:
 ARMS: dict[str, Callable[[App, float, int], dict[str, Any]]] = {
     "defaults": play_defaults,
     "tuned": play_tuned,
-    "tuned, noise-only": lambda *about: play_tuned(*about, noise_only=True),
+    "tuned, noise-only": partial(play_tuned, noise_only=True),
+    "tuned, exact choice": partial(play_tuned, is_exact=True),
     "best of 16": play_best,
 }
-
-
-def num_seeds(arm: str) -> int:
-    """Return how many seeds an arm has."""
-    return NUM_SEEDS_OF_BEST if arm == "best of 16" else NUM_SEEDS
 
 
 @one_blas_thread
@@ -369,7 +373,7 @@ def run(path: Path) -> None:
     logging.disable(logging.WARNING)
     done = {_key(row) for row in read_rows(path)}
     for arm, play in ARMS.items():
-        for seed in range(num_seeds(arm)):
+        for seed in range(NUM_SEEDS):
             for task in TABLES:
                 for epsilon in EPSILONS:
                     about = {"task": task, "epsilon": epsilon, "arm": arm, "seed": seed}
@@ -406,29 +410,28 @@ def show(path: Path) -> None:
         values = np.array(list(tests[task, epsilon, arm].values()))
         return f"{values.mean():.4f} ± {stats.sem(values):.4f}"
 
-    def differences(task: str, epsilon: float, other: str) -> NDArray[np.float64]:
-        ours, theirs = tests[task, epsilon, "tuned"], tests[task, epsilon, other]
+    def differences(case: tuple[str, float], other: str) -> NDArray[np.float64]:
+        ours, theirs = tests[*case, "tuned"], tests[*case, other]
         return np.array([ours[seed] - theirs[seed] for seed in sorted(theirs)])
 
     cases = [(task, epsilon) for epsilon in EPSILONS for task in TABLES]
     names = [f"{task}, epsilon {epsilon:g}" for task, epsilon in cases]
-    print(f"| test accuracy | {' | '.join(names)} |")
+    print(f"| test accuracy, {NUM_SEEDS} seeds | {' | '.join(names)} |")
     print("| --- |" + " --- |" * len(cases))
     for arm in ARMS:
-        cells = [cell(*case, arm) for case in cases]
-        print(f"| {arm}, {num_seeds(arm)} seeds | {' | '.join(cells)} |")
-    gains = [differences(*case, "defaults") for case in cases]
-    cells = [f"{gain.mean():.4f} (at least {lower_bound(gain):.4f})" for gain in gains]
-    print(f"| tuned less defaults | {' | '.join(cells)} |")
-    losses = [differences(*case, "best of 16") for case in cases]
-    cells = [f"{loss.mean():.4f} (worst {loss.min():.4f})" for loss in losses]
-    print(f"| tuned less best of 16 | {' | '.join(cells)} |")
-    print("\nEndpoints, by task and epsilon:")
-    for name, gain, loss in zip(names, gains, losses, strict=True):
-        is_better = "yes" if lower_bound(gain) > 0 else "NO"
-        is_near = "yes" if loss.mean() >= -MARGIN else "NO"
-        print(f"- {name}: better than the defaults: {is_better}")
-        print(f"- {name}: within {MARGIN} of the best of 16: {is_near}")
+        print(f"| {arm} | {' | '.join(cell(*case, arm) for case in cases)} |")
+    for arm in ("defaults", "best of 16", "tuned, exact choice"):
+        found = [differences(case, arm) for case in cases]
+        cells = [f"{one.mean():.4f} (at least {lower_bound(one):.4f})" for one in found]
+        print(f"| tuned less {arm} | {' | '.join(cells)} |")
+    first = [differences(case, "best of 16")[:NUM_FIRST].mean() for case in cases]
+    cells = [f"{loss:.4f}" for loss in first]
+    print(f"| tuned less best of 16, {NUM_FIRST} seeds | {' | '.join(cells)} |")
+    print("\nEndpoints: better than the defaults, and near the best of 16")
+    for name, case, loss in zip(names, cases, first, strict=True):
+        is_better = lower_bound(differences(case, "defaults")) > 0
+        met = ["yes" if each else "NO" for each in (is_better, loss >= -MARGIN)]
+        print(f"- {name}: {', '.join(met)}")
 
 
 def main() -> None:

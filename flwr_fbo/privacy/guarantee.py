@@ -112,8 +112,10 @@ class PrivacyUnit:
         return f"per {self.protects}, {_WORDS[self.protects, self.adjacency]}"
 
 
-# The unit of tuning: all messages of a site, or zeros. And that of a bandit.
+# The unit of tuning: all messages of a site, or zeros; other ones, where samples have a
+# fixed size. And that of a bandit.
 CLIENT = PrivacyUnit("client", "zeroed")
+REPLACED_CLIENT = PrivacyUnit("client", "replaced")
 EXAMPLE = PrivacyUnit("example", "replaced")
 
 

@@ -185,6 +185,11 @@ class TuningAuditPlan(StudyPlan):
         """The direction of the canary's messages, shape (M,), of norm 1."""
         return np.full(self.num_features, 1.0 / math.sqrt(self.num_features))
 
+    @property
+    def reach(self) -> float:
+        """Length of the canary's messages, as far as they count."""
+        return self.settings.message_norm
+
     def is_in(self, release: int) -> bool:
         """Return whether a release, from 0, may tell of the canary."""
         return True
@@ -285,7 +290,7 @@ class _Canary:
         noise_std, shifts = [], []
         signs = alternating(len(plan.iterations))
         for k, (sign, iteration) in enumerate(zip(signs, plan.iterations, strict=True)):
-            message = sign * s.message_norm * plan.direction
+            message = sign * plan.reach * plan.direction
             self.present.append({**silent, slot: plan.loudness * message})
             opposite = {**silent, slot: -plan.loudness * message}
             self.absent.append(opposite if flips else absent)

@@ -64,7 +64,7 @@ def test_what_is_found_and_promised_has_unit_adjacency_and_delta(
     adjacency: str, unit: str, promised: str
 ) -> None:
     about = ("--study=FederationTuner", f"--adjacency={adjacency}", "--epsilon=2")
-    result = _invoke(*about)
+    result = _invoke(*about, "--unit=client")
     assert result.exit_code == 0
     assert result.output.count("Strategy  FederationTuner") == 1
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line)

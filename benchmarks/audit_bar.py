@@ -7,8 +7,9 @@ with the default studies of `flwr-fbo audit` and seeded noise. Those of `flwr-fb
 --secure` are named ``secure-STUDY``. RESULTS is a file of JSON lines, one an audit:
 what is in it is not done again. Other cases, by name only: all other faults, as
 ``STUDY:FAULT``, and ``STUDY:system``, correct studies with the system's entropy, as the
-command draws them. A row a case: the promise, the lower bounds found, in how many
-audits they exceed it, and CPU seconds an audit.
+command draws them. ``STUDY/1`` is the study with messages that flip, and of `FedUCB` a
+finished table. A row a case: the promise, the lower bounds found, in how many audits
+they exceed it, and CPU seconds an audit.
 """
 
 import argparse
@@ -28,7 +29,14 @@ from flwr_fbo.lab.audit.secure_audit import SECURE_FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.noise import OsEntropy
 
-ALL_STUDIES = STUDIES | {f"secure-{name}": s for name, s in SECURE_STUDIES.items()}
+# The plans of `flwr-fbo audit`; of a study's others, which flip or act on their own
+# trials, the names are ``STUDY/1`` and ``STUDY/2``.
+ALL_STUDIES = {
+    f"{prefix}{name}{f'/{number}' if number else ''}": make
+    for prefix, studies in (("", STUDIES), ("secure-", SECURE_STUDIES))
+    for name, makes in studies.items()
+    for number, make in enumerate(makes)
+}
 # Each fault where it shows, in the study that is fastest.
 FAULTY = (
     "FedVote:reused-noise",
@@ -41,7 +49,7 @@ FAULTY = (
     "FedUCB:drawn-again",
     *(f"secure-FedVote:{fault}" for fault in SECURE_FAULTS),
 )
-CORRECT = tuple(f"{study}:correct" for study in ALL_STUDIES)
+CORRECT = tuple(f"{study}:correct" for study in ALL_STUDIES if "/" not in study)
 NUM_AUDITS = {**dict.fromkeys(FAULTY, 10), **dict.fromkeys(CORRECT, 20)}
 
 

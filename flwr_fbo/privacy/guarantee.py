@@ -131,9 +131,11 @@ class PrivacyUnit:
         return f"per {self.protects}, {_WORDS[self.protects, self.adjacency]}"
 
 
-# The unit of tuning: all messages of a site, or zeros. That of a bandit. And that of a
-# training with DP-SGD, whose libraries add or remove one example.
+# The unit of tuning: all messages of a site, or zeros; other ones, where samples have a
+# fixed size. That of a bandit. And that of a training with DP-SGD, whose libraries add
+# or remove one example.
 CLIENT = PrivacyUnit("client", "zeroed")
+REPLACED_CLIENT = PrivacyUnit("client", "replaced")
 EXAMPLE = PrivacyUnit("example", "replaced")
 ONE_EXAMPLE_LESS = PrivacyUnit("example", "zeroed")
 

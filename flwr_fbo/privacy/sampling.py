@@ -9,6 +9,7 @@ from typing import Literal
 
 from flwr_fbo._common.fields import ruled
 from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.privacy.guarantee import CLIENT, REPLACED_CLIENT, PrivacyUnit
 
 Sampling = Literal["poisson", "fixed-size"]
 
@@ -32,6 +33,14 @@ class Subsampling:
     sampling: Sampling
     sample_size: int
     population_size: int
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """Unit and adjacency of which accountants tell the amplification.
+
+        In a sample of fixed size somebody else takes the place of whoever is left out.
+        """
+        return REPLACED_CLIENT if self.sampling == "fixed-size" else CLIENT
 
     @classmethod
     def poisson(cls, sampling_probability: float) -> Subsampling:

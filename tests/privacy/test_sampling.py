@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flwr_fbo.privacy.guarantee import CLIENT, REPLACED_CLIENT
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
 
@@ -30,3 +31,9 @@ def test_sampling_ratio_is_never_below(q: float) -> None:
     assert ratio >= Fraction(q) - Fraction(1, 10**15)
     assert float(ratio) == pytest.approx(q, abs=2e-9)
     assert ratio.denominator <= 10**9
+
+
+def test_the_scheme_says_whom_its_epsilon_protects() -> None:
+    """Somebody else takes the place of whoever is left out of a sample of fixed size."""
+    assert Subsampling.poisson(0.5).unit == CLIENT
+    assert Subsampling.fixed_size(0.5, 4).unit == REPLACED_CLIENT

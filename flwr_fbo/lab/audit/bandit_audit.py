@@ -9,9 +9,13 @@ then observes on what it does. Nothing is a fixed stream.
 The adversary sees all releases and knows all but the noise and whether the change is
 present. In either world the releases so far say what the agent did. So two *twins* that
 receive the same releases, one with the change and one without, tell the running sums of
-both worlds; where agents act on released sums only, the two differ by one trial. With
-the sums S of the world that is played, B^-1 (release - S) / sigma are independent unit
-normals, so the ratio of the two likelihoods is known.
+both worlds; where agents act on released sums only, the two differ by one trial. Where
+they act on their own raw trials (``local_data="own"`` or ``"raw"``) the two come to
+differ by more than that, and nothing is promised. There epsilon is for a finished
+table, whose other rows stay as they are; that can be drawn too (``plays_on=False``).
+
+With the sums S of the world that is played, B^-1 (release - S) / sigma are independent
+unit normals, so the ratio of the two likelihoods is known.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
-from flwr_fbo._common.fields import choice, integer
+from flwr_fbo._common.fields import choice, flag, integer
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.leaving_the_sums import Misfit
@@ -36,10 +40,11 @@ from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
 from flwr_fbo.lab.simulation.linear_bandits import AgentGroup
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee, Trust
 from flwr_fbo.privacy.noise import Entropy
 
 Change = Literal["reward", "trial"]
@@ -105,6 +110,9 @@ class BanditAuditPlan(StudyPlan):
     num_requests : int
         Number of requests for every release, as after lost replies, >= 1. The mean of
         the answers is what agent and adversary get.
+    plays_on : bool
+        Whether later trials follow from the change, as in a running clinic. Else all
+        other rows are the same in both worlds, as in a finished table.
     """
 
     settings: LinearUCBSettings
@@ -115,8 +123,10 @@ class BanditAuditPlan(StudyPlan):
     position: int = 0
     num_logged: int = field(default=0, metadata=integer(0))
     num_requests: int = field(default=2, metadata=integer(1))
+    plays_on: bool = field(default=True, metadata=flag())
 
     faults: ClassVar[Mapping[str, Callable[..., Any]]] = CONTINUAL_FAULTS
+    trust: ClassVar[Trust] = "local"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,12 +177,21 @@ class BanditAuditPlan(StudyPlan):
         """Epsilon of all releases together, at the settings' delta, by their ``mu``.
 
         With the exact calibration it is the settings' own, with the paper's a part of
-        it.
+        it. Infinite where an agent plays on that acts on its own raw trials.
         """
-        releases = self.settings.releases
-        epsilon = gaussian_epsilon(releases.delta, releases.mu)
+        releases, epsilon, conditions = self.settings.releases, math.inf, ()
+        if self._is_covered:
+            epsilon = gaussian_epsilon(releases.delta, releases.mu)
+            conditions = (FINISHED_TABLE,) * self.settings.fixed_rows
         about = epsilon, releases.delta, releases.max_releases, "mu-GDP"
-        return PrivacySpent(*about, guarantee=Guarantee(EXAMPLE, "local"))
+        return PrivacySpent(
+            *about, guarantee=Guarantee(EXAMPLE, self.trust, conditions)
+        )
+
+    @property
+    def _is_covered(self) -> bool:
+        """Whether epsilon is for what is drawn, and not for a finished table only."""
+        return not (self.settings.fixed_rows and self.plays_on)
 
     def describe(self) -> dict[str, str]:
         """Return what is drawn, in words."""
@@ -183,9 +202,10 @@ class BanditAuditPlan(StudyPlan):
             f"{releases.num_releases} releases, one every {self.window} trials, "
             f"{self.num_logged} logged",
             "Privacy": f"{releases.mechanism}, {releases.calibration} calibration, mu "
-            f"= {releases.mu:.4g}",
-            "Canary": f"trial {self.position}, its {self.change} replaced; releases "
-            f"asked for {self.num_requests} times",
+            f"= {releases.mu:.4g}{'' if self._is_covered else f', {FINISHED_TABLE}'}",
+            "Canary": f"trial {self.position}, its {self.change} replaced; "
+            f"{'later trials follow' if self.plays_on else 'no other row changes'}; "
+            f"releases asked for {self.num_requests} times",
         }
 
     @one_blas_thread
@@ -294,6 +314,8 @@ class _Twins:
             # Of equally good arms the first: chance would be the same in both worlds.
             bounds = self._agents.belief.upper_bounds(offered)
             chosen = first_best(bounds).reshape(shape)
+            if not plan.plays_on:  # rows as they are without the change
+                chosen = np.broadcast_to(chosen[:, :1], shape)
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)

@@ -1,8 +1,13 @@
 """The studies that `flwr-fbo audit` draws unless told otherwise, by strategy.
 
-They are small, because an agent stands out most in a small study, and all promise the
-same epsilon at the same, large delta, where 10,000 studies with the canary and as many
-without show most: a noise that keeps its promise at one delta keeps it at any other.
+They are small, because an agent stands out most in a small study, and all have the same
+large delta, where 10,000 studies with the canary and as many without show most: a noise
+that keeps its promise at one delta keeps it at any other.
+
+Epsilon is the strategy's own. A strategy that protects a client is audited twice: with
+the canary's messages or without, where epsilon is promised as it is; and with messages
+that flip, where 1.8 is promised for an epsilon of 0.5, and up to 2.6 with sampling. Of
+a much larger promise so few studies would show little.
 """
 
 from __future__ import annotations
@@ -27,7 +32,10 @@ from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.tuner.private_choice import PrivateChoice
 
-EPSILON, DELTA = 2.0, 0.1
+EPSILON, FLIPPED_EPSILON, DELTA = 2.0, 0.5, 0.1
+
+# From the strategy's epsilon and delta, which have defaults.
+MakePlan = Callable[..., StudyPlan]
 
 
 def _of_all(num_agents: int, noise_multiplier: float) -> ReleaseSettings:
@@ -76,6 +84,27 @@ def fed_ucb(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPlan:
     )
 
 
+def fed_ucb_own(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPlan:
+    """Return `FedUCB`'s where a site acts on its own raw trials: a finished table.
+
+    Both arms always pay the same, so that only the changed reward tells them apart.
+    """
+    releases = ContinualSettings(3, 2, epsilon, delta)
+    return BanditAuditPlan(
+        LinearUCBSettings(releases, local_data="own"),
+        actions=((1.0, 0.0), (0.0, 1.0)),
+        rewards=(1.0, 1.0),
+        window=4,
+        position=4,
+        plays_on=False,
+    )
+
+
+def fed_ucb_running(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPlan:
+    """Return the same of a running clinic, for which nothing is promised."""
+    return replace(fed_ucb_own(epsilon, delta), plays_on=True)
+
+
 def fed_go_ucb(epsilon: float = EPSILON, delta: float = DELTA) -> BanditAuditPlan:
     """Return `FedGOUCB`'s sums: of actions of two features, a whole trial changed."""
     privacy = NeuralPrivacy(epsilon, delta, num_synchronisations=4, num_features=2)
@@ -95,13 +124,24 @@ def federation_tuner(epsilon: float = EPSILON, delta: float = DELTA) -> TunerAud
     )
 
 
-STUDIES: dict[str, Callable[..., StudyPlan]] = {
-    "FedVote": fed_vote,
-    "DPFTSDE": dp_fts_de,
-    "FedWarmStart": fed_warm_start,
-    "FedUCB": fed_ucb,
-    "FedGOUCB": fed_go_ucb,
-    "FederationTuner": federation_tuner,
+def flipped(make: Callable[[float, float], TuningAuditPlan]) -> MakePlan:
+    """Return what makes the same plan with messages that flip."""
+
+    def make_flipped(
+        epsilon: float = FLIPPED_EPSILON, delta: float = DELTA
+    ) -> TuningAuditPlan:
+        return replace(make(epsilon, delta), adjacency="replaced")
+
+    return make_flipped
+
+
+STUDIES: dict[str, tuple[MakePlan, ...]] = {
+    "FedVote": (fed_vote, flipped(fed_vote)),
+    "DPFTSDE": (dp_fts_de, flipped(dp_fts_de)),
+    "FedWarmStart": (fed_warm_start, flipped(fed_warm_start)),
+    "FedUCB": (fed_ucb, fed_ucb_own, fed_ucb_running),
+    "FedGOUCB": (fed_go_ucb,),
+    "FederationTuner": (federation_tuner, flipped(federation_tuner)),
 }
 
 
@@ -140,8 +180,8 @@ def secure_fed_ucb(
     )
 
 
-SECURE_STUDIES: dict[str, Callable[..., SecureAuditPlan | SecureBanditAuditPlan]] = {
-    "FedVote": secure_fed_vote,
-    "DPFTSDE": secure_dp_fts_de,
-    "FedUCB": secure_fed_ucb,
+SECURE_STUDIES: dict[str, tuple[MakePlan, ...]] = {
+    "FedVote": (secure_fed_vote, flipped(secure_fed_vote)),
+    "DPFTSDE": (secure_dp_fts_de, flipped(secure_dp_fts_de)),
+    "FedUCB": (secure_fed_ucb,),
 }

@@ -173,7 +173,8 @@ class SecureAuditPlan(TuningAuditPlan):
     Attributes
     ----------
     absence : {"zeros"}
-        A site that is missing changes who is in the sum, which is public.
+        What a zeroed message is: a site that is missing changes who is in the sum,
+        which is public.
     honest : int
         Number H of sites, from 1 to N, whose shares alone give the planned noise.
     """
@@ -182,6 +183,7 @@ class SecureAuditPlan(TuningAuditPlan):
     honest: int = 2
 
     faults = SECURE_FAULTS
+    trust = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()

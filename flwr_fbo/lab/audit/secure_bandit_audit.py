@@ -201,6 +201,7 @@ class SecureBanditAuditPlan(BanditAuditPlan):
     has_misfits: bool = field(default=True, kw_only=True, metadata=flag())
 
     faults = BLOCK_FAULTS
+    trust = "sums"
 
     def __post_init__(self) -> None:
         super().__post_init__()

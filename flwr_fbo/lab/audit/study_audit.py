@@ -1,7 +1,8 @@
 """Lower bound on what whole studies give away, measured on their releases.
 
 Studies are drawn in two worlds: with the *canary*, who sends what stands out most, in
-all rounds; and without. A test is made that guesses the world from all that a study
+all rounds; and without, or with other messages in their place, as the promise's
+adjacency has it. A test is made that guesses the world from all that a study
 releases. Under (epsilon, delta) its rates obey TPR <= exp(epsilon) FPR + delta, so they
 bound epsilon from below (Jagielski, Ullman & Oprea, 2020). A lower bound above what the
 accountant promises is a fault of the mechanism, not bad luck.
@@ -22,6 +23,7 @@ the entropy of the operating system is good.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -182,12 +184,14 @@ class AuditResult:
 
     @property
     def violated(self) -> bool:
-        """True if the lower bound exceeds what the accountant promised."""
+        """True if the lower bound exceeds what is promised: never an infinite one."""
         return self.epsilon_lower > self.promised.epsilon
 
     @property
     def verdict(self) -> str:
         """Say it in words."""
+        if math.isinf(self.promised.epsilon):
+            return "nothing is promised here, so that nothing can be violated"
         if self.violated:
             return "VIOLATION: lower bound exceeds the accountant's"
         if self.epsilon_lower < self.promised.epsilon / 2:

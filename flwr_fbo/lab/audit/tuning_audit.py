@@ -1,17 +1,20 @@
 """Whole tuning studies, as private tuning strategies run them, drawn for an audit.
 
 The canary is the agent that a study can give away most. It sends messages ten times as
-long as the clip allows, or none; the others send zeros. The messages' sign changes, so
-that some rounds agree and some differ: where noise is reused, or correlated between
-rounds, sums or differences of releases lay the canary open.
+long as the clip allows; the others send zeros. In the other world the canary sends
+nothing (``"zeroed"``), or flips: each message is replaced by its negation, the farthest
+one (``"replaced"``). That is twice as far, so that more is promised, and more is found.
+The messages' sign changes, so that some rounds agree and some differ: where noise is
+reused, or correlated between rounds, sums or differences of releases lay the canary
+open.
 
 The server half that the strategies use makes the releases, one server a study.
 
 All choices of `FederationTuner` are drawn as its server makes them. In each rung the
-clients' ballots are about two trials. The canary's are ten times as
-long as a ballot is, for the one trial or the other; or they do not come. The others
-send zeros. `benchmarks/tuner_audit.py` draws whole runs, with the clients' half: the
-same releases, at a hundred times the cost.
+clients' ballots are about two trials. The canary's are ten times as long as a ballot
+is, for the one trial or the other; in the other world they do not come, or are for the
+other trial. The others send zeros. `benchmarks/tuner_audit.py` draws whole runs, with
+the clients' half: the same releases, at a hundred times the cost.
 """
 
 from __future__ import annotations
@@ -32,7 +35,13 @@ from flwr_fbo.lab.audit.evidence import LOUDNESS, Evidence, alternating, joined
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, FAULTS
 from flwr_fbo.lab.audit.study_audit import Progress, StreamEntropy, StudyPlan
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, PrivacyUnit
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    REPLACED_CLIENT,
+    Adjacency,
+    Guarantee,
+    Trust,
+)
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.tuner.ballots.rank_ballots import ballot_entries
@@ -42,7 +51,7 @@ from flwr_fbo.tuning.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.tuning.fed_warm_start.server import FedWarmStartServer
 from flwr_fbo.tuning.fed_warm_start.settings import Cohorts
 
-Absence = Literal["missing", "zeros", "opposite"]
+Absence = Literal["missing", "zeros"]
 Messages = Mapping[int, FloatArray]
 
 _CHUNK = 500
@@ -65,12 +74,13 @@ class TuningAuditPlan(StudyPlan):
         weights. One of them alone audits a single release.
     num_features : int
         M >= 1.
-    absence : {"missing", "zeros", "opposite"}
-        What the other world has in place of the canary's message. The release promises
-        that a missing message counts as zero, so the guarantee covers both;
-        ``"missing"`` also shows whether noise or divisor depend on who answered. With
-        ``"opposite"`` the canary flips: its message is replaced by its negation, the
-        farthest one, and the promise is that of replaced messages.
+    adjacency : {"zeroed", "replaced"}
+        The two worlds, and so the promise. With ``"replaced"`` the canary flips: its
+        messages are replaced by their negations.
+    absence : {"missing", "zeros"}
+        What the other world has in place of a message that is zeroed. The release
+        promises that a missing message counts as zero, so the guarantee covers both;
+        ``"missing"`` also shows whether noise or divisor depend on who answered.
     """
 
     settings: ReleaseSettings
@@ -79,9 +89,11 @@ class TuningAuditPlan(StudyPlan):
         metadata=several(integer(1), least=1, allowed="one at least")
     )
     num_features: int = field(default=1, metadata=integer(1))
+    adjacency: Adjacency = field(default="zeroed", metadata=choice(Adjacency))
     absence: Absence = field(default="missing", metadata=choice(Absence))
 
     faults: ClassVar[Mapping[str, Callable[..., Any]]] = FAULTS
+    trust: ClassVar[Trust] = "server"
     # How much longer than the clip allows the canary's messages are.
     loudness: ClassVar[float] = LOUDNESS
 
@@ -109,14 +121,14 @@ class TuningAuditPlan(StudyPlan):
 
     def _promise_of(self, accountant: ReleaseAccountant) -> PrivacySpent:
         """Return what was charged, under the adjacency of the two worlds."""
-        zeroed = accountant.spent(Guarantee(CLIENT, "server"))
-        if self.absence != "opposite":
+        zeroed = accountant.spent(Guarantee(CLIENT, self.trust))
+        if self.adjacency == "zeroed":
             return zeroed
         return replace(
             zeroed,
             epsilon=accountant.epsilon_if_replaced(),
             epsilon_if_replaced=None,
-            guarantee=Guarantee(PrivacyUnit("client", "replaced"), "server"),
+            guarantee=Guarantee(REPLACED_CLIENT, self.trust),
         )
 
     @cached_property
@@ -139,8 +151,13 @@ class TuningAuditPlan(StudyPlan):
             "Privacy": f"q = {s.sampling_probability:g}, z = {s.noise_multiplier:.4g}, "
             f"{s.calibration} calibration",
             "Canary": f"agent {self.canary}: 10 times the clip norm against "
-            f"{self.absence}; the others send zeros",
+            f"{self.instead}; the others send zeros",
         }
+
+    @property
+    def instead(self) -> str:
+        """What the other world has in place of the canary's messages, in words."""
+        return self.absence if self.adjacency == "zeroed" else "the opposite"
 
     def draw(
         self, entropy: Entropy, build: Callable[..., Any] | None, progress: Progress
@@ -167,6 +184,11 @@ class TuningAuditPlan(StudyPlan):
     def direction(self) -> FloatArray:
         """The direction of the canary's messages, shape (M,), of norm 1."""
         return np.full(self.num_features, 1.0 / math.sqrt(self.num_features))
+
+    @property
+    def reach(self) -> float:
+        """Length of the canary's messages, as far as they count."""
+        return self.settings.message_norm
 
     def is_in(self, release: int) -> bool:
         """Return whether a release, from 0, may tell of the canary."""
@@ -235,7 +257,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
             "Study": f"N = {self.settings.num_agents} agents, cohorts of {sizes}; "
             f"M = {self.num_features} points; a release a cohort",
             "Canary": f"agent {self.canary}, of cohort 2, sends in each release, "
-            f"against {self.absence}; the others send zeros",
+            f"against {self.instead}; the others send zeros",
         }
 
     def is_in(self, release: int) -> bool:
@@ -262,13 +284,13 @@ class _Canary:
         if plan.absence == "missing":
             del absent[slot]
         self._q = s.sampling_probability
-        flips = plan.absence == "opposite"
+        flips = plan.adjacency == "replaced"
         self.present: list[Messages] = []
         self.absent: list[Messages] = []
         noise_std, shifts = [], []
         signs = alternating(len(plan.iterations))
         for k, (sign, iteration) in enumerate(zip(signs, plan.iterations, strict=True)):
-            message = sign * s.message_norm * plan.direction
+            message = sign * plan.reach * plan.direction
             self.present.append({**silent, slot: plan.loudness * message})
             opposite = {**silent, slot: -plan.loudness * message}
             self.absent.append(opposite if flips else absent)
@@ -334,7 +356,7 @@ class TunerAuditPlan(TuningAuditPlan):
             "Study": f"{self.settings.num_agents} clients, "
             f"{len(self.iterations)} rungs with {_NUM_TRIALS} trials each",
             "Canary": f"client {self.canary}: ballots 10 times too long against "
-            f"{self.absence}; the others send zeros",
+            f"{self.instead}; the others send zeros",
         }
 
     def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any, cast
 
@@ -16,6 +17,7 @@ from flwr_fbo.lab.audit import study_audit
 from flwr_fbo.lab.audit.default_studies import (
     DELTA,
     EPSILON,
+    FLIPPED_EPSILON,
     SECURE_STUDIES,
     STUDIES,
 )
@@ -26,6 +28,7 @@ from flwr_fbo.lab.audit.study_audit import AuditResult, StreamEntropy, StudyPlan
 from flwr_fbo.lab.audit.tuning_audit import Absence, TuningAuditPlan
 from flwr_fbo.lab.cli.progress_bar import progress_bar
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.privacy.guarantee import Adjacency, Protects
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Calibration
 
@@ -70,14 +73,25 @@ def audit(
     calibration: Annotated[
         Calibration | None, typer.Option(help="How z becomes noise.")
     ] = None,
+    unit: Annotated[
+        Protects | None, typer.Option(help="Only promises for this unit.")
+    ] = None,
+    adjacency: Annotated[
+        Adjacency | None, typer.Option(help="Only promises under this adjacency.")
+    ] = None,
     absence: Annotated[
-        Absence | None, typer.Option("--absent", help="What an absent agent sends.")
+        Absence | None,
+        typer.Option("--absent", help="What a canary sends that is zeroed."),
     ] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option("--z", help="Noise multiplier; replaces --epsilon.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Promised epsilon of a study; 2 by default.")
+        float | None,
+        typer.Option(
+            help=f"Epsilon of a strategy; {EPSILON:g}, or {FLIPPED_EPSILON:g} where "
+            "messages flip."
+        ),
     ] = None,
     delta: Annotated[
         float, typer.Option(help="Delta at which epsilon is compared.")
@@ -100,9 +114,13 @@ def audit(
     entropy: this takes minutes.
 
     It draws many independent studies with a canary and as many without. The canary is
-    one agent; in a bandit one trial. A test guesses from the releases whether the
-    canary took part, and its success bounds epsilon. The exit status is 1 on a
-    violation. With --plant it audits studies with that fault, to show that it finds the
+    one agent; in a bandit one trial. Under the adjacency "replaced" the others have its
+    opposite in its place: epsilon 2 for a client whose messages are zeroed is 4.7 if
+    they are replaced, at delta 1e-3. A test guesses from the releases in which world
+    they were made, and its success bounds epsilon. The exit status is 1 on a
+    violation. A site of FedUCB that acts on its own raw trials is audited for a
+    finished table, which epsilon is for, and in a running clinic, which it is not
+    for. With --plant it audits studies with that fault, to show that it finds the
     fault. With --secure the sites add the noise, and the server knows the noise of the
     agents that are not honest. Options from --honest to --z need --study FedVote or
     DPFTSDE.
@@ -116,11 +134,10 @@ def audit(
     --------
     $ flwr-fbo audit
     $ flwr-fbo audit --study DPFTSDE --plant mask-in-low-bits --seed 0
+    $ flwr-fbo audit --study FedVote --adjacency replaced
     $ flwr-fbo audit --secure
     """
-    studies: Mapping[str, Callable[..., StudyPlan]] = (
-        SECURE_STUDIES if secure else STUDIES
-    )
+    studies = SECURE_STUDIES if secure else STUDIES
     # Fields of the plan, or of its release.
     fields: dict[str, Any] = {
         "honest": honest,
@@ -144,20 +161,32 @@ def audit(
             require(study in _TUNING, name, value, expected)
         if noise_multiplier is not None:
             require(epsilon is None, "epsilon", epsilon, "only without --z, its source")
-        promised = EPSILON if epsilon is None else epsilon
-        plans = {}
+        if absence is not None:
+            expected = "'zeroed', with --absent"
+            require(adjacency != "replaced", "adjacency", adjacency, expected)
+            adjacency = "zeroed"
+        about = {"delta": delta} | ({} if epsilon is None else {"epsilon": epsilon})
+        plans: list[tuple[str, StudyPlan]] = []
         for name in names:
-            plan = replace(studies[name](promised, delta), num_draws=num_draws)
-            if changes:
-                plan = _changed(cast(TuningAuditPlan, plan), changes, promised)
-            plans[name] = plan
+            for make in studies[name]:
+                plan = replace(make(**about), num_draws=num_draws)
+                if changes:
+                    plan = _changed(cast(TuningAuditPlan, plan), changes, epsilon)
+                plans.append((name, plan))
+        plans = _of_kind(plans, "unit", "protects", unit)
+        plans = _of_kind(plans, "adjacency", "adjacency", adjacency)
         if plant is not None:
-            of_plans = sorted({fault for p in plans.values() for fault in p.faults})
+            of_plans = sorted({fault for _, plan in plans for fault in plan.faults})
             require_known("plant", plant, of_plans)
-            plans = {n: p for n, p in plans.items() if plant in p.faults}
+            # A fault shows by a promise that it breaks.
+            plans = [
+                (name, plan)
+                for name, plan in plans
+                if plant in plan.faults and math.isfinite(plan.promised.epsilon)
+            ]
         entropy: Entropy = OsEntropy() if seed is None else StreamEntropy(seed)
     found = []
-    for name, plan in plans.items():
+    for name, plan in plans:
         build = None if plant is None else plan.faults[plant]
         text = f"{name} studies"
         with progress_bar(text, 2 * num_draws, Console(stderr=True)) as advance:
@@ -176,8 +205,21 @@ def audit(
         raise typer.Exit(1)
 
 
+def _of_kind(
+    plans: list[tuple[str, StudyPlan]], option: str, field: str, value: str | None
+) -> list[tuple[str, StudyPlan]]:
+    """Return the plans whose unit of privacy has a value, or all for None."""
+    if value is None:
+        return plans
+    found = [(getattr(p.promised.guarantee.unit, field), n, p) for n, p in plans]
+    allowed = " or ".join(repr(kind) for kind in sorted({kind for kind, *_ in found}))
+    of_kind = [(name, plan) for kind, name, plan in found if kind == value]
+    require(bool(of_kind), option, value, f"{allowed}, of these studies")
+    return of_kind
+
+
 def _changed(
-    plan: TuningAuditPlan, given: dict[str, Any], epsilon: float
+    plan: TuningAuditPlan, given: dict[str, Any], epsilon: float | None
 ) -> TuningAuditPlan:
     """Return the plan with what is given, its noise calibrated anew."""
     settings = plan.settings
@@ -191,6 +233,8 @@ def _changed(
     plan = replace(plan, settings=settings, **rest)
     if "noise_multiplier" in given:
         return plan
+    if epsilon is None:
+        epsilon = EPSILON if plan.adjacency == "zeroed" else FLIPPED_EPSILON
     noise_multiplier = calibrate_noise_multiplier(
         epsilon, plan.delta, settings.subsampling, len(plan.release_after)
     )
@@ -211,7 +255,8 @@ def _lines_of(
         "Test": f"{result.test}",
         "Seen": f"right in {result.true_positives}, wrong in "
         f"{result.false_positives} of the other {result.num_counted} each",
-        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure)",
+        "Epsilon": f"at least {result.epsilon_lower:.3f} "
+        f"{promised.guarantee.unit.terms(promised.delta)}, 99.8 % sure",
         "Promised": promised.text(".3f"),
         "Verdict": result.verdict,
     }

@@ -18,7 +18,6 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.guarantee import (
     CLIENT,
     Guarantee,
-    PrivacyUnit,
     Trust,
     delta_warning,
 )
@@ -259,10 +258,8 @@ class DPFTSDEServer(Server):
     @property
     def guarantee(self) -> Guarantee:
         """Terms of the releases' epsilon."""
-        is_replaced = self.release.settings.sampling == "fixed-size"
-        unit = PrivacyUnit("client", "replaced") if is_replaced else CLIENT
         trust: Trust = "server" if isinstance(self.release, Release) else "sums"
-        return Guarantee(unit, trust)
+        return Guarantee(self.release.settings.subsampling.unit, trust)
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, PrivacyUnit, Trust
+from flwr_fbo.privacy.guarantee import Guarantee, Trust
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.study.report.ledger_view import ROUND, LedgerView, columns, fact, norm
 
@@ -21,21 +21,19 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
     delta, method = identity.get("delta"), identity.get("accountant", "pld")
     if delta is None or min(charges) <= 0:
         return None
-    if all(row.facts["noise_only"] for row in rows):
-        none = 0.0, delta, len(rows), "noise-only"
-        return PrivacySpent(*none, guarantee=Guarantee(CLIENT))
     names = ("sampling", "sample_size", "population_size")
     subsampling = Subsampling(*(rows[0].facts[name] for name in names))
+    is_summed = rows[0].facts.get("aggregation") == "secure"
+    trust: Trust = "sums" if is_summed else "server"
+    terms = Guarantee(subsampling.unit, trust)
+    if all(row.facts["noise_only"] for row in rows):
+        return PrivacySpent(0.0, delta, len(rows), "noise-only", guarantee=terms)
     accountant = ReleaseAccountant(subsampling, delta, method)
     if identity.get("parallel"):  # a site is in one release at most
         charges = charges[:1]
     for charge in charges:
         accountant.charge(charge)
-    is_replaced = subsampling.sampling == "fixed-size"
-    unit = PrivacyUnit("client", "replaced") if is_replaced else CLIENT
-    is_summed = rows[0].facts.get("aggregation") == "secure"
-    trust: Trust = "sums" if is_summed else "server"
-    return accountant.spent(Guarantee(unit, trust))
+    return accountant.spent(terms)
 
 
 TUNING = LedgerView(

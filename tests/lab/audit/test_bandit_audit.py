@@ -14,6 +14,7 @@ from flwr_fbo.lab.audit import bandit_audit
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
+from flwr_fbo.privacy.conditions import FINISHED_TABLE
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
@@ -225,12 +226,31 @@ def test_next_to_nothing_is_promised_as_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("contrived", [RAW, OWN])
-def test_the_promise_does_not_hold_for_agents_that_act_on_raw_trials(
+def test_nothing_is_promised_for_agents_that_act_on_raw_trials_and_play_on(
     contrived: dict[str, Any],
 ) -> None:
-    result = audit(plan(**contrived), StreamEntropy(1))
-    assert result.violated
-    assert result.epsilon_lower > 2 * result.promised.epsilon
+    """More than twice the epsilon that is promised for a finished table is found."""
+    running = plan(**contrived)
+    result = audit(running, StreamEntropy(1))
+    assert math.isinf(result.promised.epsilon)
+    assert result.verdict.startswith("nothing is promised here")
+    assert result.epsilon_lower > 2 * running.settings.releases.epsilon
+
+
+@pytest.mark.parametrize("contrived", [RAW, OWN])
+def test_for_a_finished_table_the_promise_holds(contrived: dict[str, Any]) -> None:
+    """One trial tells the worlds apart, and the test is as good as is promised."""
+    table = plan(**contrived, plays_on=False)
+    assert table.promised.guarantee.conditions == (FINISHED_TABLE,)
+    _, sums = _runs(table, 4)
+    flip = np.array([[0.0, 0.0, -2.0], [0.0, 0.0, 0.0], [-2.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(
+        sums[:, 1] - sums[:, 0], np.broadcast_to(flip, sums[:, 0].shape)
+    )
+    result = audit(table, StreamEntropy(1))
+    assert 0.35 * 2.0 < result.epsilon_lower < result.promised.epsilon
+    fault = CONTINUAL_FAULTS["half-noise"]
+    assert audit(table, StreamEntropy(1), fault).violated
 
 
 def test_with_raw_trials_not_even_the_noise_of_the_paper_is_enough() -> None:
@@ -245,7 +265,7 @@ def test_with_raw_trials_that_are_fixed_the_promise_holds(
 ) -> None:
     """As in the paper's definition 1: with one arm there is nothing to decide."""
     one_arm = {**contrived, "actions": ARMS[:1], "rewards": (1.0,)}
-    assert not audit(plan(**one_arm), StreamEntropy(1)).violated
+    assert audit(plan(**one_arm), StreamEntropy(1)).epsilon_lower < 2.0
 
 
 # No larger than each needs to be found.

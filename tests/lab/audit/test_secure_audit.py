@@ -9,6 +9,7 @@ import pytest
 
 from flwr_fbo.lab.audit.default_studies import (
     DELTA,
+    flipped,
     secure_dp_fts_de,
     secure_fed_vote,
 )
@@ -20,6 +21,7 @@ from flwr_fbo.lab.audit.secure_audit import (
 )
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.guarantee import REPLACED_CLIENT, Guarantee
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
 from tests.support.attempts import make_attempt
@@ -108,6 +110,14 @@ def test_faults_of_sites_are_found(fault: str, audited: SecureAuditPlan) -> None
 
 def test_every_fault_is_looked_for() -> None:
     assert {fault for fault, _ in FAULTY} == set(SECURE_FAULTS)
+
+
+# The others are found by messages that are zeroed, in the same sums.
+@pytest.mark.parametrize("fault", ["half-shares", "reused-shares"])
+def test_faults_are_found_by_messages_that_flip(fault: str) -> None:
+    plan = replace(flipped(secure_fed_vote)(), num_draws=1000)
+    assert plan.promised.guarantee == Guarantee(REPLACED_CLIENT, "sums")
+    assert audit(plan, StreamEntropy(3), SECURE_FAULTS[fault]).violated
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The audit of whole studies: no false alarm, and every planted fault."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +18,8 @@ from flwr_fbo.lab.audit.default_studies import (
     fed_vote,
     fed_warm_start,
     federation_tuner,
+    flipped,
+    secure_fed_vote,
 )
 from flwr_fbo.lab.audit.planted_faults import (
     COHORT_FAULTS,
@@ -24,8 +27,8 @@ from flwr_fbo.lab.audit.planted_faults import (
 )
 from flwr_fbo.lab.audit.study_audit import AuditTest, StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.guarantee import PrivacyUnit
+from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu
+from flwr_fbo.privacy.guarantee import REPLACED_CLIENT
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
@@ -226,22 +229,101 @@ def test_an_undefined_release_is_told_from_a_defined_one() -> None:
     assert found.false_positives == 0
 
 
-@pytest.mark.parametrize("make", [fed_vote, fed_warm_start, federation_tuner])
+# --- Messages that flip
+
+NO_SAMPLING = [fed_vote, fed_warm_start, federation_tuner, secure_fed_vote]
+
+
+@pytest.mark.parametrize("make", NO_SAMPLING)
 def test_a_message_that_flips_is_twice_as_far_as_zeros(
     make: Callable[..., TuningAuditPlan],
 ) -> None:
     """It shows more than is promised for zeros, and no more than for another one."""
-    zeroed = replace(make(epsilon=0.7), num_draws=2000, absence="zeros")
-    flipped = replace(zeroed, absence="opposite")
-    assert flipped.promised.guarantee.unit == PrivacyUnit("client", "replaced")
-    assert flipped.promised.epsilon == zeroed.promised.epsilon_if_replaced
+    zeroed = replace(make(epsilon=0.5), num_draws=2000)
+    flips = replace(flipped(make)(), num_draws=2000)
+    assert flips.promised.guarantee.unit == REPLACED_CLIENT
+    assert flips.promised.epsilon == zeroed.promised.epsilon_if_replaced
     least = zeroed.promised.epsilon
-    result = audit(flipped, StreamEntropy(5))
-    assert least < result.epsilon_lower < flipped.promised.epsilon
+    result = audit(flips, StreamEntropy(5))
+    assert least < result.epsilon_lower < flips.promised.epsilon
     assert audit(zeroed, StreamEntropy(5)).epsilon_lower < least
-    # A fault is found in this adjacency too.
-    quiet = audit(flipped, StreamEntropy(5), flipped.faults["half-noise"])
-    assert quiet.violated
+
+
+@pytest.mark.parametrize("make", NO_SAMPLING)
+def test_the_likelihood_ratio_of_flips_has_the_law_that_4_71_is_of(
+    make: Callable[..., TuningAuditPlan],
+) -> None:
+    """Epsilon 2 at delta 1e-3 for zeros is 4.71 for another message: exactly 2 mu."""
+    plan = replace(make(2.0, 1e-3), adjacency="replaced", num_draws=1000)
+    promised = plan.promised
+    assert promised.epsilon == pytest.approx(4.71, abs=0.01)
+    mu = gaussian_mu(promised.epsilon, 1e-3)
+    assert mu == pytest.approx(2 * gaussian_mu(2.0, 1e-3), rel=2e-3)
+    worlds = plan.draw(StreamEntropy(1), None, lambda _: None)
+    for evidence, sign in zip(worlds, (1, -1), strict=True):
+        ratios = evidence.log_ratio
+        assert ratios.mean() == pytest.approx(sign * mu**2 / 2, abs=6 * mu / 1000**0.5)
+        assert ratios.std() == pytest.approx(mu, rel=6 / 2000**0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover
+def test_the_bound_comes_near_4_71_for_2_and_never_exceeds_it() -> None:
+    plan = replace(fed_vote(2.0, 1e-3), adjacency="replaced", num_draws=80_000)
+    result = audit(plan, StreamEntropy(0))
+    assert 0.65 * 4.71 < result.epsilon_lower < result.promised.epsilon
+
+
+# As many studies as each needs, in either world. Who sends is the same in both, so that
+# `presence-in-low-bits` and `noise-by-replies` cannot show.
+FLIPPING = {
+    "FedVote": {
+        "half-noise": 1000,
+        "reused-noise": 1000,
+        "noise-once": 1000,
+        "no-clip": 1000,
+        "counted-twice": 1000,
+        "sensitivity-over-sqrt-2": 5000,
+        "correlated-noise": 5000,
+    },
+    "DPFTSDE": {"reused-noise": 1000, "no-clip": 1000, "mask-in-low-bits": 10_000},
+    "FedWarmStart": {
+        "half-noise": 1000,
+        "reused-noise": 1000,
+        "counted-twice": 1000,
+        "sent-again": 5000,
+        "sensitivity-over-sqrt-2": 5000,
+    },
+    "FederationTuner": {
+        "half-noise": 1000,
+        "reused-noise": 1000,
+        "counted-twice": 1000,
+        "correlated-noise": 5000,
+        "sensitivity-over-sqrt-2": 5000,
+    },
+}
+QUICK = {
+    ("FedVote", "half-noise"),
+    ("FederationTuner", "half-noise"),
+    ("DPFTSDE", "no-clip"),
+}
+
+
+@pytest.mark.parametrize(
+    ("study", "fault", "num_draws"),
+    [
+        pytest.param(study, fault, draws, marks=[pytest.mark.slow] * is_slow)
+        for study, faults in FLIPPING.items()
+        for fault, draws in faults.items()
+        for is_slow in [(study, fault) not in QUICK]
+    ],
+)
+def test_faults_are_found_by_messages_that_flip(
+    study: str, fault: str, num_draws: int
+) -> None:
+    plan = replace(STUDIES[study][1](), num_draws=num_draws)
+    assert plan.promised.guarantee.unit == REPLACED_CLIENT
+    assert audit(plan, StreamEntropy(3), plan.faults[fault]).violated
 
 
 # --- The bound
@@ -300,6 +382,7 @@ def test_seeded_noise_is_on_a_grid() -> None:
         ({"release_after": ()}, "release_after=()"),
         ({"release_after": (3, 3)}, "release_after=(3, 3)"),
         ({"absence": "gone"}, "absence='gone'"),
+        ({"adjacency": "opposite"}, "adjacency='opposite'"),
     ],
 )
 def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
@@ -309,7 +392,7 @@ def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
 
 
 def test_a_study_is_described_in_short_lines() -> None:
-    for study in STUDIES.values():
-        lines = study().describe()
+    for make in itertools.chain(*STUDIES.values()):
+        lines = make().describe()
         assert list(lines) == ["Study", "Privacy", "Canary"]
         assert max(map(len, lines.values())) <= 90

@@ -117,7 +117,7 @@ def test_the_bound_is_at_least_four_fifths_of_the_promise() -> None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("study", CLOSE_DRAWS)
 def test_a_quarter_more_epsilon_is_seen(study: str) -> None:
-    plan = replace(STUDIES[study](), num_draws=CLOSE_DRAWS[study])
+    plan = replace(STUDIES[study][0](), num_draws=CLOSE_DRAWS[study])
     fault = plan.faults["noise-9-percent-less"]
     assert audit(plan, StreamEntropy(0), fault).violated
 
@@ -125,7 +125,7 @@ def test_a_quarter_more_epsilon_is_seen(study: str) -> None:
 @pytest.mark.parametrize("study", ["DPFTSDE", "FederationTuner", "FedWarmStart"])
 def test_what_is_seen_is_a_quarter_more_at_most(study: str) -> None:
     """By the accountant, of nine per cent less noise."""
-    plan = replace(STUDIES[study](), num_draws=1000)
+    plan = replace(STUDIES[study][0](), num_draws=1000)
     assert isinstance(plan, TuningAuditPlan)
     z = 0.91 * plan.settings.noise_multiplier
     weaker = replace(plan, settings=replace(plan.settings, noise_multiplier=z))

@@ -1,13 +1,14 @@
 """The command ``flwr-fbo audit``."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.lab.audit.default_studies import DELTA, SECURE_STUDIES, STUDIES
+from flwr_fbo.lab.audit.default_studies import DELTA, SECURE_STUDIES
 
 
 def _invoke(*arguments: str) -> Any:
@@ -19,13 +20,27 @@ def test_the_command_audits_a_study_of_each_strategy() -> None:
     result = _invoke("--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert [one["study"] for one in found] == list(STUDIES)
+    kinds = [(one["study"], one["unit"], one["adjacency"]) for one in found]
+    flips = ["FedVote", "DPFTSDE", "FedWarmStart", "FederationTuner"]
+    assert set(kinds) == {
+        *((study, "client", "zeroed") for study in flips),
+        *((study, "client", "replaced") for study in flips),
+        *((study, "example", "replaced") for study in ("FedUCB", "FedGOUCB")),
+    }
     for one in found:
         assert one["violated"] is False
-        assert one["verdict"].startswith("no violation")
-        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
-        assert 0.4 < one["epsilon_lower"] < 2
         assert (one["delta"], one["num_counted"]) == (DELTA, 500)
+        if one["epsilon_promised"] is None:
+            assert one["plan"]["settings"]["local_data"] == "own"
+            assert one["verdict"].startswith("nothing is promised here")
+            assert one["epsilon_lower"] > 4
+            continue
+        assert one["verdict"].startswith("no violation")
+        if one["plan"].get("adjacency") == "replaced":
+            assert 1.7 < one["epsilon_promised"] < 2.6
+        else:
+            assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
+        assert one["epsilon_lower"] < one["epsilon_promised"]
 
 
 def test_the_command_exits_with_1_on_a_violation() -> None:
@@ -38,11 +53,54 @@ def test_the_command_exits_with_1_on_a_violation() -> None:
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.parametrize(
+    ("adjacency", "unit", "promised"),
+    [
+        ("zeroed", "per client (message or zeros, delta 0.1", "1.998"),
+        ("replaced", "per client (message replaced by another, delta 0.1)", "6.423"),
+    ],
+)
+def test_what_is_found_and_promised_has_unit_adjacency_and_delta(
+    adjacency: str, unit: str, promised: str
+) -> None:
+    about = ("--study=FederationTuner", f"--adjacency={adjacency}", "--epsilon=2")
+    result = _invoke(*about, "--unit=client")
+    assert result.exit_code == 0
+    assert result.output.count("Strategy  FederationTuner") == 1
+    lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line)
+    assert re.match(rf"at least \d\.\d+ {re.escape(unit)}", lines["Epsilon"])
+    assert lines["Promised"].startswith(f"epsilon {promised} {unit}")
+
+
+def test_fed_ucb_is_audited_for_what_own_data_promise_and_for_a_running_clinic() -> (
+    None
+):
+    result = _invoke("--study=FedUCB", "--unit=example")
+    assert result.exit_code == 0
+    released, table, running = result.output.strip().split("\n\n")
+    terms = "per example (replaced by another, delta 0.1)"
+    assert f"epsilon 2.000 {terms}\n" in released
+    assert f"epsilon 2.000 {terms}, for a finished table\n" in table
+    assert "own data" in table
+    assert "no other row changes" in table
+    assert f"epsilon infinite {terms}\n" in running
+    assert "own data" in running
+    assert "later trials follow" in running
+    assert "nothing is promised here" in running
+
+
+@pytest.mark.slow
+def test_a_fault_is_not_looked_for_where_nothing_is_promised() -> None:
+    found = json.loads(_invoke("--study=FedUCB", "--plant=half-noise", "--json").stdout)
+    assert [one["plan"]["plays_on"] for one in found] == [True, False]
+    assert all(one["violated"] for one in found)
+
+
 @pytest.mark.slow
 def test_a_fault_is_planted_wherever_there_can_be_one() -> None:
     result = _invoke("--plant=drawn-again", "--json")
     found = json.loads(result.stdout)
-    assert [one["study"] for one in found] == ["FedUCB", "FedGOUCB"]
+    assert [one["study"] for one in found] == ["FedUCB", "FedUCB", "FedGOUCB"]
 
 
 @pytest.mark.slow
@@ -76,11 +134,11 @@ def test_the_command_audits_secure_studies() -> None:
     result = _invoke("--secure", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert [one["study"] for one in found] == list(SECURE_STUDIES)
+    assert list(dict.fromkeys(one["study"] for one in found)) == list(SECURE_STUDIES)
     for one in found:
         assert one["plan"]["honest"] == 2
-        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
-        assert 0.4 < one["epsilon_lower"] < 2
+        assert one["trust"] == "sums"
+        assert 0.4 < one["epsilon_lower"] < one["epsilon_promised"] < 2.001
 
 
 def test_the_command_finds_a_planted_fault() -> None:
@@ -124,6 +182,18 @@ def test_the_command_finds_a_planted_fault() -> None:
             "Error: --absent='missing' is not allowed: 'zeros'",
         ),
         (("--delta=1",), "--delta=1.0 is not allowed"),
+        (
+            ("--study=FedVote", "--absent=zeros", "--adjacency=replaced"),
+            "--adjacency='replaced' is not allowed: 'zeroed', with --absent",
+        ),
+        (
+            ("--study=FedUCB", "--adjacency=zeroed"),
+            "--adjacency='zeroed' is not allowed: 'replaced', of these studies",
+        ),
+        (
+            ("--study=FedVote", "--unit=example"),
+            "--unit='example' is not allowed: 'client', of these studies",
+        ),
         (("--secure", "--study=FedGOUCB"), "--study='FedGOUCB' is not allowed"),
         (("--secure", "--study=FedVote", "--honest=9"), "--honest=9 is not allowed"),
     ],

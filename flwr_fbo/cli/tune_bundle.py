@@ -8,8 +8,10 @@ from pathlib import Path
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import bundled_files
 from flwr_fbo.cli.run_config import replaced
+from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.tuner.own_app import OwnApp
-from flwr_fbo.tuner.tune_settings import TuneSettings
+from flwr_fbo.tuner.tune_settings import TuneSettings, default_delta
 
 MODULE = "flwr_fbo_tune"
 
@@ -29,8 +31,8 @@ client = tuned_client({client!r})
 server = tuned_server({server!r}, SETTINGS, {folder!r})
 '''
 _PRIVATE = (
-    ",\nbut for its metrics, and one bounded ballot at the end of each rung: epsilon "
-    "{} in\nall, without the training"
+    ",\nbut for its metrics, and one bounded ballot at the end of each rung. In all:\n"
+    "{}"
 )
 
 
@@ -72,7 +74,12 @@ def write_bundle(app: OwnApp, settings: TuneSettings, folder: Path) -> Path:
             f"{components}clientapp": f"{MODULE}:client",
         },
     ).encode()
-    private = "" if settings.epsilon is None else _PRIVATE.format(settings.epsilon)
+    private = ""
+    if (epsilon := settings.epsilon) is not None:
+        delta = settings.delta
+        delta = default_delta(settings.num_agents) if delta is None else delta
+        terms = Guarantee(CLIENT, conditions=(WITHOUT_TRAINING,))
+        private = _PRIVATE.format(terms.text(epsilon, delta))
     about = {"client": app.client, "server": app.server, "folder": str(folder)}
     text = _TEXT.format(settings=settings.to_json(), private=private, **about)
     files[name] = text.encode()

@@ -58,6 +58,7 @@ from flwr_fbo.cli.tune_summary import (
 from flwr_fbo.grid import InProcessGrid
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.guarantee import large_delta
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tuner.candidates.candidates import warn_outside
@@ -254,8 +255,8 @@ class _Job:
     is_guess: bool = False
 
     @property
-    def earlier(self) -> list[float]:
-        """Epsilon of each other private tuning of this app."""
+    def earlier(self) -> list[PrivacySpent]:
+        """What each other private tuning of this app has spent."""
         return spent_before(self.app.folder, self.folder)
 
     @property

@@ -11,6 +11,7 @@ from flwr_fbo._common.text import counted, write_whole
 from flwr_fbo._compat import bundled_files
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.tuner.records.trials_record import FILE_NAME, has_begun, recorded_spent
 
 # Of the records, in the user's home: others may be able to write where an app is.
@@ -92,8 +93,8 @@ def written_files(folder: Path) -> tuple[str, list[str]] | None:
     return values["folder"], values["files"]
 
 
-def spent_before(app: Path, folder: Path) -> list[float]:
-    """Return epsilon of each private tuning of an app, but for that in a folder.
+def spent_before(app: Path, folder: Path) -> list[PrivacySpent]:
+    """Return what each private tuning of an app has spent, but for that in a folder.
 
     As far as their records are where this command keeps them.
     """
@@ -111,7 +112,7 @@ def spent_before(app: Path, folder: Path) -> list[float]:
         except JournalError:
             continue
         if spent is not None:
-            found.append(spent.epsilon)
+            found.append(spent)
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.cli.run_config import run_config_option, short_values
 from flwr_fbo.cli.tune_record import written_files
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
 from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.space.search_space import Params
@@ -50,8 +51,8 @@ class Summary:
         Rungs that were planned.
     changed : sequence of str
         Files of the app that have changed since the tuning began.
-    earlier : sequence of float
-        Epsilon of each other private tuning of the app.
+    earlier : sequence of PrivacySpent
+        What each other private tuning of the app has spent.
     """
 
     path: Path
@@ -61,7 +62,7 @@ class Summary:
     result: FederationResult
     plan: Plan | None
     changed: Sequence[str] = ()
-    earlier: Sequence[float] = ()
+    earlier: Sequence[PrivacySpent] = ()
 
     @property
     def command(self) -> str:
@@ -253,7 +254,7 @@ class Summary:
             "trainings": None if trainings is None else trainings[0],
             "plain_trainings": None if trainings is None else trainings[1],
             **({"epsilon": None} if spent is None else spent.to_json()),
-            "earlier_epsilons": list(self.earlier),
+            "earlier": [spent.to_json() for spent in self.earlier],
             "model": None if self.model is None else str(self.model),
             "model_in_words": self._where(),
             "record": str(self.folder),
@@ -275,15 +276,15 @@ class DryRun:
         Whether nobody has given the number of sites.
     compare : bool
         Whether the app would be trained with its own settings, too.
-    earlier : sequence of float
-        Epsilon of each private tuning of the app so far.
+    earlier : sequence of PrivacySpent
+        What each private tuning of the app so far has spent.
     """
 
     settings: TuneSettings
     plan: Plan
     is_guess: bool = False
     compare: bool = False
-    earlier: Sequence[float] = ()
+    earlier: Sequence[PrivacySpent] = ()
 
     def values(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -306,7 +307,7 @@ class DryRun:
             "gain_lost": None if noise is None else noise[1],
             "defaults_kept": None if noise is None else noise[2],
             "enough": [] if noise is None else noise[3],
-            "earlier_epsilons": list(self.earlier),
+            "earlier": [spent.to_json() for spent in self.earlier],
             "metric_checked": False,
         }
 
@@ -385,16 +386,13 @@ def cost_in_words(tuned: int, plain: int, *, is_compared: bool) -> str:
     return f"{text}{times}; the app alone has {plain}{more}."
 
 
-def earlier_in_words(earlier: Sequence[float]) -> str:
+def earlier_in_words(earlier: Sequence[PrivacySpent]) -> str:
     """Return that an app was tuned privately before."""
-    num, total = len(earlier), sum(earlier)
-    listed = ", ".join(f"{epsilon:.3g}" for epsilon in earlier)
-    tunings = f"{num} other private tuning{'s' * (num > 1)}"
-    text = f"This app has {tunings} on record here (epsilon {listed}"
-    text += f", {total:.3g} in all" if num > 1 else ""
+    tunings = counted(len(earlier), "other private tuning")
+    listed = "; ".join(spent.text(".3g") for spent in earlier)
     return (
-        f"{text}; {CLIENT.words}, each at its own delta): on the same data their "
-        "epsilons add up to that of this one."
+        f"This app has {tunings} on record here ({listed}): on the same data what they "
+        "have spent adds up to that of this one."
     )
 
 

@@ -27,6 +27,7 @@ LINEAR = Kind(
     (LINEAR_SITE, LINEAR_SERVER, PEER_SERVER),
     units=(EXAMPLE,),
     plans={"FedUCB": f"{_REPORT}.plan:plan_sharing"},
+    statement=f"{_REPORT}.statement:linear_facts",
 )
 
 NEURAL_SITE = JournalKind(
@@ -41,4 +42,9 @@ NEURAL_SITE = JournalKind(
 NEURAL_SERVER = JournalKind(
     "neural-server", SERVER_FILE, ledger=f"{_REPORT}.ledgers:NEURAL_SERVER"
 )
-NEURAL = Kind("neural-bandit", (NEURAL_SITE, NEURAL_SERVER), units=(EXAMPLE,))
+NEURAL = Kind(
+    "neural-bandit",
+    (NEURAL_SITE, NEURAL_SERVER),
+    units=(EXAMPLE,),
+    statement=f"{_REPORT}.statement:neural_facts",
+)

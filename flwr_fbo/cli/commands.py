@@ -73,6 +73,10 @@ COMMANDS = {
         "Bound what a release gives away from below.",
     ),
     "privacy": ("cli.privacy_command:privacy", "Say what a study would spend."),
+    "statement": (
+        "cli.statement_command:statement",
+        "State what studies reveal of whom, on one page.",
+    ),
 }
 # What `show` and `report` do with the results of an experiment.
 SHOW_EXPERIMENT = "lab.cli.experiment_tables:show_experiment"

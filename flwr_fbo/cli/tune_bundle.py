@@ -31,7 +31,8 @@ client = tuned_client({client!r})
 server = tuned_server({server!r}, SETTINGS, {folder!r})
 '''
 _PRIVATE = (
-    ",\nbut for its metrics, and one bounded ballot at the end of each rung, with\n{}"
+    ",\nbut for its metrics, and one bounded ballot at the end of each rung. In all:\n"
+    "{}"
 )
 
 

@@ -7,7 +7,7 @@ import json
 import tomllib
 from pathlib import Path
 
-from flwr_fbo._common.text import write_whole
+from flwr_fbo._common.text import counted, write_whole
 from flwr_fbo._compat import bundled_files
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -58,6 +58,19 @@ def note_files(app: Path, folder: Path) -> None:
         write_whole(folder / _FILES, json.dumps(values, indent=1))
 
 
+def recorded_code(folder: Path) -> str:
+    """Return the SHA-256 of an app's files, as noted when a record began; or nothing.
+
+    Of a text with a line for each file: its own SHA-256, two spaces, and its path.
+    """
+    if not (folder / _FILES).is_file():
+        return ""
+    files = json.loads((folder / _FILES).read_text())["files"]
+    text = "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"SHA-256 {digest} of {counted(len(files), 'file')}"
+
+
 def note_written(folder: Path, since: float) -> None:
     """Note which files the app has written where the command was run."""
     here = Path.cwd()
@@ -81,7 +94,7 @@ def written_files(folder: Path) -> tuple[str, list[str]] | None:
 
 
 def spent_before(app: Path, folder: Path) -> list[PrivacySpent]:
-    """Return what each private tuning of an app, but for that in a folder.
+    """Return what each private tuning of an app has spent, but for that in a folder.
 
     As far as their records are where this command keeps them.
     """

@@ -278,7 +278,7 @@ class DryRun:
     compare : bool
         Whether the app would be trained with its own settings, too.
     earlier : sequence of PrivacySpent
-        What each private tuning of the app has spent so far.
+        What each private tuning of the app so far has spent.
     """
 
     settings: TuneSettings
@@ -396,16 +396,11 @@ def cost_in_words(tuned: int, plain: int, *, is_compared: bool) -> str:
 
 def earlier_in_words(earlier: Sequence[PrivacySpent]) -> str:
     """Return that an app was tuned privately before."""
-    num, listed = len(earlier), list[str]()
-    for unit in dict.fromkeys(spent.guarantee.unit for spent in earlier):
-        found = [s.epsilon for s in earlier if s.guarantee.unit == unit]
-        text = f"epsilon {', '.join(f'{epsilon:.3g}' for epsilon in found)}"
-        text += f", {sum(found):.3g} in all" if len(found) > 1 else ""
-        listed.append(f"{text}; {unit.words}")
-    tunings = f"{num} other private tuning{'s' * (num > 1)}"
+    tunings = counted(len(earlier), "other private tuning")
+    listed = "; ".join(spent.text(".3g") for spent in earlier)
     return (
-        f"This app has {tunings} on record here ({'; '.join(listed)}, each at its own "
-        "delta): on the same data epsilons of one unit add up, and this one's to them."
+        f"This app has {tunings} on record here ({listed}): on the same data what they "
+        "have spent adds up to that of this one."
     )
 
 

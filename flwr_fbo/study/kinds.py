@@ -131,6 +131,10 @@ class Kind:
         What ``flwr-fbo privacy`` says of strategies, by their names: functions of the
         name, the number of agents and the options of the command, that return a
         `StudyPlan`.
+    statement : str
+        What ``flwr-fbo statement`` says of a study: function of the identity of one of
+        its journals, empty where a site has none, of the releases in it, and of the
+        study's charges in a site's ledger, that returns `StudyFacts`.
     """
 
     name: str
@@ -138,6 +142,7 @@ class Kind:
     units: tuple[PrivacyUnit, ...]
     condition: str = ""
     plans: Mapping[str, str] = field(default_factory=dict)
+    statement: str = ""
 
 
 def load(reference: str | type) -> Any:

@@ -24,4 +24,5 @@ TUNER = Kind(
     units=(CLIENT, EXAMPLE),
     condition=WITHOUT_TRAINING,
     plans={"FederationTuner": f"{_REPORT}.plan:plan_choice"},
+    statement=f"{_REPORT}.statement:study_facts",
 )

@@ -27,4 +27,9 @@ SERVER = JournalKind(
 RELAY = replace(
     SERVER, name="relay-server", ledger=f"{_REPORT}.ledgers:RELAY", findings=""
 )
-TUNING = Kind("tuning", (SITE, SERVER, RELAY), units=(CLIENT,))
+TUNING = Kind(
+    "tuning",
+    (SITE, SERVER, RELAY),
+    units=(CLIENT,),
+    statement=f"{_REPORT}.statement:study_facts",
+)

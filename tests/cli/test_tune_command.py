@@ -711,13 +711,14 @@ def test_earlier_private_tunings_of_an_app_are_counted(tmp_path: Path) -> None:
     message_app(tmp_path / "app")
     message_app(tmp_path / "other" / "app")
     private = ("--epsilon", 500, "--trials", 3)
-    assert _tuned("app", *METRIC, *SEARCH, *private)["earlier_epsilons"] == []
+    assert _tuned("app", *METRIC, *SEARCH, *private)["earlier"] == []
     _tuned("other/app", *METRIC, *SEARCH, *private)
     _tuned("app", *METRIC, *SEARCH)
     done = _tune("app", *METRIC, *SEARCH, *private, "--seed", 1)
-    told = "has 1 other private tuning on record here (epsilon 500; per client, "
-    told += "message or zeros, each at its own delta): on the same data"
+    told = "has 1 other private tuning on record here (epsilon 500 per client ("
+    told += "message or zeros, delta 0.005; "
     assert done.stderr.count(told) == done.stdout.count(told) == 1
+    assert "if replaced by another), without the training): on the" in done.stdout
     again = _tune("app", *METRIC, *SEARCH, *private, "--seed", 1)
     assert "that is another release" in again.stderr
 

@@ -23,6 +23,7 @@ from flwr_fbo.lab.experiment_runner.curves import (
 )
 from flwr_fbo.lab.experiment_runner.estimates import Estimate, Row
 from flwr_fbo.lab.experiment_runner.results import read_results
+from flwr_fbo.privacy.guarantee import Guarantee
 
 _WIDEST_HEADING = 20
 
@@ -106,6 +107,9 @@ def report_json(
 def _values_of(row: Row, experiment: Experiment) -> dict[str, Any]:
     """Return epsilon and the row's estimates, null where nothing is compared."""
     values: dict[str, Any] = {"epsilon": row.epsilon}
+    if experiment.privacy is not None:
+        # As if the noise were real: see the notes.
+        values |= Guarantee(experiment.unit).facts(experiment.privacy.delta)
     for name in experiment.estimates():
         estimate = row.estimates.get(name)
         values[name] = estimate and {

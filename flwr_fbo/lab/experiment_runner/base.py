@@ -25,6 +25,7 @@ from flwr_fbo._common.fields import check_fields, flag, integer, positive
 from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.lab.experiment_runner.estimates import Row
 from flwr_fbo.lab.experiment_runner.looks import Look
+from flwr_fbo.privacy.guarantee import CLIENT, PrivacyUnit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +315,8 @@ class Experiment(ABC):
     step: ClassVar[Literal["iteration", "evaluation"]] = "iteration"
     # Whom a curve is the mean of; `num_compared` says how many there are.
     compared: ClassVar[Literal["agent", "target"]] = "agent"
+    # Whom its epsilon protects.
+    unit: ClassVar[PrivacyUnit] = CLIENT
 
     name: str
     num_agents: int = field(metadata=integer(1))

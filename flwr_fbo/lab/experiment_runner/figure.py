@@ -291,7 +291,7 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     label_values(axes, "log", ticks, [texts[at] for at in ticks])
     delta, accountant = experiment.privacy.delta, experiment.privacy.accountant.upper()
     by = f"by moments ({accountant})" if of_paper else f"by {accountant}"
-    axes.set_xlabel(f"epsilon {by} at delta = {delta:.3g}")
+    axes.set_xlabel(f"epsilon {experiment.unit.terms(delta)},\n{by}")
     axes.set_ylabel(f"{experiment.drawn_unit}, evaluation {experiment.num_evaluations}")
 
 
@@ -383,7 +383,7 @@ def _sweep(experiment: BanditExperiment, runs: Sequence[Run]) -> Any:
         axes.set_title(METHODS[panel].label, fontsize=10)
         axes.set(xlabel=experiment.axes[0], xscale="log", yscale="log")
         if sweep.axis is not None:
-            _label_axis(axes, sweep)
+            _label_axis(axes, sweep, experiment)
     shared = [axes.get_ylim() for axes in all_axes]
     for axes in all_axes:
         axes.set_ylim(min(low for low, _ in shared), max(high for _, high in shared))
@@ -433,14 +433,15 @@ def _draw_line(
         draw_level(axes, Estimate.of(curves[names[0]][:, -1]), look, "")
 
 
-def _label_axis(axes: Any, sweep: Sweep) -> None:
+def _label_axis(axes: Any, sweep: Sweep, experiment: BanditExperiment) -> None:
     """Name the swept field and its values below a panel."""
     assert sweep.axis is not None
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     places = [*_places(field, values).values()]
     scale = "linear" if field.scale == "names" else field.scale
     label_values(axes, scale, places, [text_of(value) for value in values])
-    axes.set_xlabel(field.text)
+    terms = experiment.unit.terms(experiment.privacy.delta)
+    axes.set_xlabel(f"epsilon {terms}" if sweep.axis == "epsilon" else field.text)
 
 
 def _lines_of(

@@ -57,7 +57,7 @@ from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import check_epsilon
-from flwr_fbo.privacy.guarantee import EXAMPLE
+from flwr_fbo.privacy.guarantee import EXAMPLE, PrivacyUnit
 
 Value = float | str
 # How bandits are played: trial by trial, or as in `simulation.mean_field`.
@@ -90,7 +90,7 @@ class SweptField:
 
 
 FIELDS = {
-    "epsilon": SweptField("epsilon", "epsilon of an agent", "privacy"),
+    "epsilon": SweptField("epsilon", "epsilon", "privacy"),
     "num_agents": SweptField("M", "agents"),
     "num_synchronisations": SweptField("n", "synchronisations"),
     "dimension": SweptField("d", "dimension", "task"),
@@ -506,6 +506,7 @@ class BanditExperiment(Experiment):
     simulator: Simulator = "exact"
     sweep: Sweep | None = None
     log_axes: ClassVar[bool] = True
+    unit: ClassVar[PrivacyUnit] = EXAMPLE
 
     methods: tuple[str, ...] = tuple(name for name, m in METHODS.items() if m.usual)
 
@@ -693,7 +694,7 @@ class BanditExperiment(Experiment):
                 "only with all other records fixed."
             )
         lines.append(
-            f"epsilon: of an agent's releases, {EXAMPLE.terms(delta)}, had "
+            f"epsilon: of an agent's releases, {self.unit.terms(delta)}, had "
             "the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
         )
         return title, lines

@@ -52,7 +52,6 @@ from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.tasks.base import Objective
 from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.privacy.gaussian import check_delta, check_epsilon
-from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
 from flwr_fbo.privacy.weights import WeightSchedule
@@ -826,9 +825,10 @@ class TuningExperiment(OptimisationExperiment):
         """Return the table's title, and what is to be said below it."""
         title, (first, *others) = super().notes(runs, until)
         accountant = self.privacy.accountant.upper()
+        terms = self.unit.terms(self.privacy.delta)
         privacy = (
-            f"epsilon: spent {CLIENT.terms(self.privacy.delta)}, by the {accountant} "
-            "accountant, had the noise been real. The noise of an experiment is "
+            f"epsilon: spent {terms}, by the {accountant} accountant, had the noise "
+            "been real. The noise of an experiment is "
             "seeded: NOT PRIVATE."
         )
         known = [run for run in runs if isinstance(run, TuningRun)]

@@ -8,11 +8,10 @@ from flwr_fbo.tuner.records.trials_record import recorded_spent
 
 
 def _noise(row: LedgerRow) -> str:
-    """Return the standard deviation of the noise, or epsilon of the winner."""
-    if row.facts["mechanism"] == "gaussian":
-        return f"{row.facts['noise_std'][0]:.4g}"
-    epsilon = row.facts.get("epsilon")
-    return "-" if epsilon is None else f"epsilon {epsilon:.4g}"
+    """Return the standard deviation of the noise; a dash where there is none."""
+    if row.facts["mechanism"] != "gaussian":
+        return "-"
+    return f"{row.facts['noise_std'][0]:.4g}"
 
 
 TUNER = LedgerView(

@@ -1,0 +1,53 @@
+"""What a privacy statement says of a tuner's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr_fbo.journal.tables import LedgerRow
+from flwr_fbo.privacy.spending_ledger import Charge
+from flwr_fbo.study.report.statement import Sent, StudyFacts
+
+_EXACT = (
+    "the model update of each round of training, as the app sends it (its size is not "
+    "on record)",
+    "num-examples of each reply to a message of training",
+)
+_NOT_COVERED = (
+    "the training: each model update is computed from the site's records, and the "
+    "server reads it",
+    "the trained model, which all sites get",
+)
+
+
+def study_facts(
+    identity: Mapping[str, Any], rows: Sequence[LedgerRow], ledger: Sequence[Charge]
+) -> StudyFacts:
+    """Return what a statement says of a tuner, by its record.
+
+    As `flwr_fbo.tuning.report.statement.study_facts` does of tuning.
+    """
+    if not identity:
+        sent = (Sent("ballot on the trials of a rung", len(ledger)),)
+        return StudyFacts("FederationTuner", (), sent, None, "", _EXACT, _NOT_COVERED)
+    aggregation = identity.get("aggregation")
+    # Masked numbers are as long as a sum needs, which no record has.
+    masked, size = ("masked ", None) if aggregation else ("", 8)
+    is_private = identity["privacy"] is not None
+    is_exact = not is_private and identity["score"] == "clients"
+    return StudyFacts(
+        "FederationTuner",
+        tuple(Charge(row.facts["noise_multiplier"]) for row in rows if is_private),
+        tuple(
+            Sent(f"{masked}ballot on {num} trials", 1, size and size * num)
+            for num in (len(row.facts["trials"]) for row in rows if is_private)
+        ),
+        "sums" if aggregation else "server",
+        "" if aggregation else "how the site ranks the trained models of a rung",
+        _EXACT + (("the scores of all trials",) if is_exact else ()),
+        _NOT_COVERED,
+        groups=(aggregation,) if aggregation else (),
+        roster=aggregation["roster"] if aggregation else "",
+        is_seeded=identity["noise_seed"] is not None,
+    )

@@ -75,9 +75,10 @@ from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.leaving_the_sums import LEAVE_SHARE, Misfit
-from flwr_fbo.bandits.linear.own_data import Others, weighed
+from flwr_fbo.bandits.linear.own_data import evidence_of_others, weighed
 from flwr_fbo.bandits.linear.settings import LocalData, geometric_schedule
 from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.models.noisy_sums import Evidence
 from flwr_fbo.privacy.gaussian import gaussian_mu
 
 NUM_TRIALS, NUM_RELEASES, FIRST, DELTA = 500, 10, 8, 1e-5
@@ -196,9 +197,9 @@ class Believing(Sites):
 
     def __init__(self, settings: LinearUCBSettings, num_sites: int) -> None:
         super().__init__(settings, num_sites)
-        self.others: Others | None = None
+        self.others: Evidence | None = None
         self.num_trials = 0
-        self._model: tuple[int, Others | None, Ellipsoid] | None = None
+        self._model: tuple[int, Evidence | None, Ellipsoid] | None = None
 
     def bounds(self, features: FloatArray) -> FloatArray:
         """Return upper confidence bounds, shape (M, K)."""
@@ -244,7 +245,7 @@ class OwnSites(Believing):
         messages = self.sums + self.noise[k]
         others = messages.sum(axis=0)[None] - messages
         std = self.settings.releases.release_std()[k] * math.sqrt(self.num_sites - 1)
-        self.others = Others.of(
+        self.others = evidence_of_others(
             self.settings, others, float(std), self.sums.copy(), num_trials
         )
 
@@ -328,7 +329,7 @@ class Blocks(Believing):
         if self.acts_alone.any():
             others = np.array(self.totals).sum(axis=0)[None] - self.shared
             std = self.std * math.sqrt(len(self.totals))
-            self.others = Others.of(
+            self.others = evidence_of_others(
                 self.settings, others, std, self.shared.copy(), num_trials
             )
 

@@ -292,32 +292,44 @@ class FedGOUCBAgent:
         FloatingPointError
             If the model is not finite there, in phase II: likewise.
         """
-        self._record(action, reward, is_new=True)
-
-    @one_blas_thread
-    def recall(self, action: ArrayLike, reward: float) -> None:
-        """Record an evaluation that is not to be in the agent's own sums: see `resume`.
-
-        Raises
-        ------
-        ValueError, FloatingPointError
-            As in `tell`.
-        """
-        self._record(action, reward, is_new=False)
-
-    def _record(self, action: ArrayLike, reward: float, is_new: bool) -> None:
         x, y = checked_observation(action, reward, self.model.dimension)
         if self.w0 is None:
             self._seen.append((x, y))
         else:
             g, residual = self._evaluated(x, y)
-            if is_new:
-                # A new array: the old one may be on its way to the server.
-                self._own = self._own + self._product(g, residual)
+            # A new array: the old one may be on its way to the server.
+            self._own = self._own + self._product(g, residual)
             if self._privacy is None:  # else it acts on released sums only
                 self._ellipsoid()[0].observe(g, residual)
                 self._seen.append((g, residual))
         self._num_seen += 1
+
+    @one_blas_thread
+    def recall(self, actions: FloatArray, rewards: FloatArray) -> None:
+        """Record evaluations that are not to be in the agent's own sums: see `resume`.
+
+        One at which the model is not finite counts, and nothing is learned from it.
+
+        Parameters
+        ----------
+        actions : ndarray of shape (n, D)
+            Their actions, as `tell` takes them.
+        rewards : ndarray of shape (n,)
+            Their rewards.
+        """
+        self._num_seen += len(rewards)
+        if self.w0 is None:
+            self._seen += zip(actions, rewards.tolist(), strict=True)
+        elif self._privacy is None:  # else it acts on released sums only
+            with np.errstate(over="ignore", invalid="ignore"):
+                values, gradients = self.model.values_and_gradients(self.w0, actions)
+            residuals, ellipsoid = rewards - values, self._ellipsoid()[0]
+            finite = np.isfinite(residuals) & np.isfinite(gradients).all(axis=1)
+            gradients = np.where(finite[:, None], gradients, 0.0)
+            residuals = np.where(finite, residuals, 0.0)
+            for g, residual in zip(gradients, residuals.tolist(), strict=True):
+                ellipsoid.observe(g, residual)
+                self._seen.append((g, residual))
 
     @one_blas_thread
     def added(self, action: ArrayLike, reward: float) -> FloatArray:
@@ -350,13 +362,6 @@ class FedGOUCBAgent:
         if not (np.isfinite(g).all() and np.isfinite(residual)):
             raise FloatingPointError(f"The model is not finite at action={x}.")
         return g, residual
-
-    def leave_out(self) -> None:
-        """Count an evaluation that nothing is learned from."""
-        size = len(self._own) - 1
-        if self.w0 is not None and self._privacy is None:
-            self._seen.append((np.zeros(size), 0.0))
-        self._num_seen += 1
 
     @cached_property
     def _features(self) -> Callable[[FloatArray], FloatArray]:

@@ -65,7 +65,10 @@ class Baseline:
         if "baseline" not in state:
             return None
         rule = from_json_array(state["baseline"])
-        return None if rule is None else cls(*rule, state["baseline-sum"])
+        if rule is None:
+            return None
+        arm, share, first = rule
+        return cls(arm, share, first, state["baseline-sum"])
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:

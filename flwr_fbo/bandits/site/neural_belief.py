@@ -38,6 +38,8 @@ from flwr_fbo.models.network import RewardModel
 from flwr_fbo.site.recorded_agent import NO_SLOT
 
 _log = logging.getLogger("flwr.fbo")
+# Rewards that an agent is told together: each has a gradient.
+_RECALLED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -170,11 +172,11 @@ class NeuralBelief:
             made = received, *self._agent_of(received)
         _, agent, told = made
         if self._study.settings.privacy is None:  # else it acts on totals only
-            for trial in self._arrivals(told, arrived):
-                try:
-                    agent.recall(action_of(trial), trial.value)
-                except FloatingPointError:
-                    agent.leave_out()
+            for first in range(told, arrived, _RECALLED_AT_ONCE):
+                end = min(first + _RECALLED_AT_ONCE, arrived)
+                trials = [*self._arrivals(first, end)]
+                actions = np.array([action_of(trial) for trial in trials])
+                agent.recall(actions, np.array([trial.value for trial in trials]))
         self._made = received, agent, arrived
         return agent
 

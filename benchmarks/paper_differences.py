@@ -38,7 +38,6 @@ from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import (
-    DeterminantTrigger,
     LinearUCBSettings,
     geometric_schedule,
 )
@@ -166,9 +165,7 @@ def triggered(seed: int) -> tuple[float, list[int]]:
     confidence = Confidence.of(OPEN, NUM_AGENTS)
     agents = [LinearUCBAgent(confidence) for _ in range(NUM_AGENTS)]
     bandits = LinearBandits(TASK, seed, range(NUM_AGENTS))
-    bounds, d = confidence.bounds, TASK.dimension
-    growth = bounds.rho_max / bounds.rho_min + NUM_TRIALS / (d * bounds.rho_min)
-    trigger = DeterminantTrigger(2 * NUM_TRIALS * d / (math.log(growth) + 1))
+    trigger = confidence.published_trigger(NUM_TRIALS)
     regret, times = 0.0, list[int]()
     for t in range(NUM_TRIALS):
         contexts = bandits.peek(t)

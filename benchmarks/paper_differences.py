@@ -38,7 +38,6 @@ from flwr_fbo.bandits.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.bandits.linear.agent import LinearUCBAgent
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import (
-    DeterminantTrigger,
     LinearUCBSettings,
     geometric_schedule,
 )
@@ -65,9 +64,7 @@ from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.study.server import Step
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
-from flwr_fbo.tuning.fts.server import FTSServer
 from flwr_fbo.tuning.fts.settings import FTSSettings
 from flwr_fbo.tuning.search.own_search import SearchAgent
 from flwr_fbo.tuning.search.study import create_agent
@@ -166,9 +163,7 @@ def triggered(seed: int) -> tuple[float, list[int]]:
     confidence = Confidence.of(OPEN, NUM_AGENTS)
     agents = [LinearUCBAgent(confidence) for _ in range(NUM_AGENTS)]
     bandits = LinearBandits(TASK, seed, range(NUM_AGENTS))
-    bounds, d = confidence.bounds, TASK.dimension
-    growth = bounds.rho_max / bounds.rho_min + NUM_TRIALS / (d * bounds.rho_min)
-    trigger = DeterminantTrigger(2 * NUM_TRIALS * d / (math.log(growth) + 1))
+    trigger = confidence.published_trigger(NUM_TRIALS)
     regret, times = 0.0, list[int]()
     for t in range(NUM_TRIALS):
         contexts = bandits.peek(t)
@@ -397,32 +392,14 @@ def dp_fts_de(
     )
 
 
-def fts(
-    seeds: Seeds, every: int = 1, task: SyntheticTask | None = None, **changes: Any
-) -> FTS:
-    """Return FTS on synthetic functions, whose agents send every so many iterations."""
+def fts(seeds: Seeds, task: SyntheticTask | None = None, **changes: Any) -> FTS:
+    """Return FTS on synthetic functions."""
     agent = FTSSettings(
         num_initial=5, follow="inverse-sqrt", lengthscale=0.03, regularization=0.01
     )
     agent = replace(agent, **changes)
     task = task or FUNCTIONS
-    strategy = FTS(task.space, task.direction, NUM_TUNING, agent=agent, seeds=seeds)
-    if every > 1:
-        strategy.server = _EveryFew(NUM_TUNING, agent.message_length, every)
-    return strategy
-
-
-class _EveryFew(FTSServer):
-    """Passes messages on after every so many iterations."""
-
-    def __init__(self, num_agents: int, message_length: int, every: int) -> None:
-        super().__init__(num_agents, message_length)
-        self._every = every
-
-    def step(self, iteration: int) -> Step:
-        """Decide whether to pass messages on."""
-        due = iteration % self._every == 0
-        return Step(iteration, iteration // self._every + 1 if due else 0)
+    return FTS(task.space, task.direction, NUM_TUNING, agent=agent, seeds=seeds)
 
 
 _sample_function = thompson_gp.sample_function
@@ -440,6 +417,12 @@ def _of_theory(x: FloatArray, y: FloatArray, fitted: Any, *others: Any) -> Any:
     beta = 1 + math.sqrt(noise * 2 * (gain + 1 + math.log(4 / 0.1)))
     mean = thompson_gp.posterior_weights(phi, y, noise)[0]
     return features, mean + beta * (weights - mean)
+
+
+@lru_cache(maxsize=1)  # several differences ask for it
+def fts_here(seed: int) -> float:
+    """Return the best value so far of FTS as it is here."""
+    return best_so_far(FUNCTIONS, fts, seed)
 
 
 class _OnGrid(SyntheticTask):
@@ -507,7 +490,7 @@ TUNING = [
             FUNCTIONS,
             lambda seeds: fts(seeds, num_surrogate_features=200),
         ),
-        partial(best_so_far, FUNCTIONS, fts),
+        fts_here,
         is_ratio=False,
     ),
     Difference(
@@ -515,13 +498,13 @@ TUNING = [
         lambda seed: best_so_far(
             FUNCTIONS, fts, seed, mock.patch.object(SearchAgent, "suggest", _repeating)
         ),
-        partial(best_so_far, FUNCTIONS, fts),
+        fts_here,
         is_ratio=False,
     ),
     Difference(
         "FTS: x on a grid of 1000, for continuous",
         partial(best_so_far, GRID, lambda seeds: fts(seeds, task=GRID)),
-        partial(best_so_far, FUNCTIONS, fts),
+        fts_here,
         is_ratio=False,
     ),
     Difference(
@@ -551,18 +534,18 @@ TUNING = [
     Difference(
         "FTS sends once, for each iteration",
         partial(best_so_far, FUNCTIONS, lambda seeds: fts(seeds, share_after=1)),
-        partial(best_so_far, FUNCTIONS, fts),
+        fts_here,
         is_ratio=False,
     ),
     Difference(
         "FTS sends every 5 iterations, for each",
-        partial(best_so_far, FUNCTIONS, lambda seeds: fts(seeds, every=5)),
-        partial(best_so_far, FUNCTIONS, fts),
+        partial(best_so_far, FUNCTIONS, lambda seeds: fts(seeds, share_every=5)),
+        fts_here,
         is_ratio=False,
     ),
     Difference(
         "P_N uniform, for similarity",
-        partial(best_so_far, FUNCTIONS, fts),
+        fts_here,
         partial(
             best_so_far, FUNCTIONS, lambda seeds: fts(seeds, weighting="similarity")
         ),
@@ -576,7 +559,7 @@ TUNING = [
             seed,
             mock.patch.object(thompson_gp, "sample_function", _of_theory),
         ),
-        partial(best_so_far, FUNCTIONS, fts),
+        fts_here,
         is_ratio=False,
     ),
 ]

@@ -88,5 +88,6 @@ class FTS(TuningStrategy):
         require_instance("agent", agent, FTSSettings)
         seeds = Seeds() if seeds is None else seeds
         study = tuning_study(space, direction, agent, seeds, portfolio)
-        server = FTSServer(num_agents, agent.message_length, agent.share_after)
+        length, after = agent.message_length, agent.share_after
+        server = FTSServer(num_agents, length, after, agent.share_every)
         super().__init__(server, study, seeds)

@@ -47,7 +47,10 @@ def _run(client_app: Any, agent: FTSSettings) -> tuple[FTS, list[Agent], list[An
     return strategy, grid.agents(strategy.study), grid.sizes
 
 
-@pytest.mark.parametrize("agent", [ONCE, replace(SETTINGS, weighting="similarity")])
+@pytest.mark.parametrize(
+    "agent",
+    [ONCE, replace(SETTINGS, weighting="similarity"), replace(SETTINGS, share_every=3)],
+)
 def test_however_it_is_run(agent: FTSSettings) -> None:
     strategy, agents, _ = _run(numpy_app(), agent)
     _, others, _ = _run(tuning_app(make_objective), agent)
@@ -61,11 +64,17 @@ def test_however_it_is_run(agent: FTSSettings) -> None:
 
 
 def test_a_message_is_m_numbers() -> None:
-    """After every round, or once an agent."""
+    """After every round, every few (section 3.1 of the paper), or once an agent."""
     enrolment: list[Any] = [[]] * NUM_AGENTS
     rounds = NUM_ITERATIONS + 1
     _, _, sizes = _run(numpy_app(), SETTINGS)
     assert [s for s in sizes if s] == [[30]] * NUM_AGENTS * rounds
+    strategy, _, sizes = _run(numpy_app(), replace(SETTINGS, share_every=3))
+    sharing = len(range(0, rounds, 3))
+    assert 1 < sharing < rounds
+    assert [s for s in sizes if s] == [[30]] * NUM_AGENTS * sharing
+    assert len(strategy.server.ledger) == sharing
+    assert "after every 3 rounds" in strategy.server.summary()[0]
     _, _, sizes = _run(numpy_app(), ONCE)
     assert [s for s in sizes if s] == [[30]] * NUM_AGENTS
     assert len(sizes) == len(enrolment) + NUM_AGENTS * rounds

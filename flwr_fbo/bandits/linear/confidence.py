@@ -20,7 +20,7 @@ from flwr_fbo.bandits.linear.exploration import (
     drawn,
     shared_by_best,
 )
-from flwr_fbo.bandits.linear.settings import LinearUCBSettings
+from flwr_fbo.bandits.linear.settings import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.privacy.noise_bounds import (
     SpectralBounds,
     agent_bounds,
@@ -279,6 +279,37 @@ class Confidence:
         """
         slack = self._copies * (self.bounds.rho_max - self.bounds.rho_min)
         return ellipsoid.shifted_log_det(slack) - synchronised_log_det
+
+    def published_trigger(self, num_trials: int) -> DeterminantTrigger:
+        """Return the trigger with the D of Theorem 1, for T trials an agent.
+
+        D = 2 T d / (log(rho_max / rho_min + T L^2 / (d rho_min)) + 1)
+        """
+        d = self.settings.releases.dimension
+        growth = self._published_growth(num_trials)
+        return DeterminantTrigger(2 * num_trials * d / (growth + 1))
+
+    def most_synchronisations(
+        self, trigger: DeterminantTrigger, num_trials: int
+    ) -> float:
+        """Return the bound of Proposition 1 on how often a trigger fires in T trials.
+
+        2 sqrt((d T / D) log(rho_max / rho_min + T L^2 / (d rho_min))) + 4
+        """
+        d, growth = self.settings.releases.dimension, self._published_growth(num_trials)
+        return 2 * math.sqrt(d * num_trials / trigger.threshold * growth) + 4
+
+    def least_synchronisations(self, num_trials: int) -> float:
+        """Return the n of Theorem 1, which it needs up to a constant factor.
+
+        n = d log(rho_max / rho_min + T L^2 / (d rho_min))
+        """
+        return self.settings.releases.dimension * self._published_growth(num_trials)
+
+    def _published_growth(self, num_trials: int) -> float:
+        releases, bounds = self.settings.releases, self.bounds
+        seen = num_trials * releases.max_action_norm**2 / releases.dimension
+        return math.log((bounds.rho_max + seen) / bounds.rho_min)
 
     def ellipsoid(self, total: FloatArray) -> Ellipsoid:
         """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.

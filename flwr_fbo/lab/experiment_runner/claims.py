@@ -142,15 +142,16 @@ def findings(experiment: Experiment, runs: Sequence[Run]) -> list[Finding]:
 
 
 def in_second_reading(claim: Claim, experiment: Experiment) -> Claim | None:
-    """Return the claim of the methods by a second reading of the paper, if any."""
+    """Return the claim of the methods by a second reading of the paper.
+
+    None without any, or where the experiment does not have it of both methods.
+    """
     known, methods = experiment.known_methods, experiment.methods
-    seconds = [known[name].second_reading or "" for name in claim.methods]
-    if claim.first_reading_only or not {*seconds} & {*methods}:
+    seconds = [known[name].second_reading or name for name in claim.methods]
+    is_same = tuple(seconds) == claim.methods
+    if claim.first_reading_only or is_same or not {*seconds} <= {*methods}:
         return None
-    better, than = (
-        second if second in methods else first
-        for first, second in zip(claim.methods, seconds, strict=True)
-    )
+    better, than = seconds
     return replace(claim, better=better, than=than)
 
 

@@ -27,7 +27,10 @@ class FTSServer(Server):
     message_length : int
         Numbers in a message, >= 1.
     after : int, optional
-        The one round, >= 1, after which there are messages; after each unless given.
+        The one round, >= 1, after which there are messages.
+    every : int
+        Without ``after`` there are messages after each round, or after every so many,
+        the first one included.
 
     Attributes
     ----------
@@ -36,21 +39,28 @@ class FTSServer(Server):
     """
 
     def __init__(
-        self, num_agents: int, message_length: int, after: int | None = None
+        self,
+        num_agents: int,
+        message_length: int,
+        after: int | None = None,
+        every: int = 1,
     ) -> None:
         require_int("num_agents", num_agents, 1)
         require_int("message_length", message_length, 1)
         if after is not None:
             require_int("after", after, 1)
+        require_int("every", every, 1)
         self.num_agents = num_agents
         self.ledger = []
         self._length = message_length
-        self._after = after
+        self._after, self._every = after, every
 
     def step(self, iteration: int) -> Step:
-        """Decide to pass messages on: after each round, or after the one."""
-        number, after = iteration + 1, self._after
-        return Step(iteration, number if after is None else int(number == after))
+        """Decide to pass messages on: after each few rounds, or after the one."""
+        if self._after is not None:
+            return Step(iteration, int(iteration + 1 == self._after))
+        due = iteration % self._every == 0
+        return Step(iteration, iteration // self._every + 1 if due else 0)
 
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
         """Take the messages of a step; a malformed one counts as missing."""
@@ -65,7 +75,8 @@ class FTSServer(Server):
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
-        when = "every round" if self._after is None else f"round {self._after}"
+        every = "every round" if self._every == 1 else f"every {self._every} rounds"
+        when = every if self._after is None else f"round {self._after}"
         return [
             f"{self.num_agents} agents; messages of {self._length} numbers are passed "
             f"on after {when}",

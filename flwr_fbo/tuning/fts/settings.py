@@ -38,6 +38,9 @@ class FTSSettings(DPFTSDESettings):
         None: all agents send a message after every round, and follow the newest.
         K >= 1: they search alone for K rounds, send one message, and follow each
         other's once; t counts from there.
+    share_every : int
+        k >= 1: all agents send a message after every k rounds, the first one included.
+        1 where ``share_after`` is given.
     weighting : {"uniform", "similarity"}
         P_N. ``"uniform"``, as published: all agents alike whose message is there.
         ``"similarity"``: by how well a message ranks the agent's own observations,
@@ -51,12 +54,16 @@ class FTSSettings(DPFTSDESettings):
     share_after: int | None = field(
         default=None, metadata=integer(1, optional=True, cap=FREE)
     )
+    share_every: int = field(default=1, metadata=integer(1, cap=FREE))
     weighting: Weighting = field(default="uniform", metadata=choice(Weighting))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         P = self.num_sub_regions
         require(P == 1, "num_sub_regions", P, "1, where agents follow each other")
+        is_valid = self.share_every == 1 or self.share_after is None
+        expected = "1, where share_after is given"
+        require(is_valid, "share_every", self.share_every, expected)
 
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""

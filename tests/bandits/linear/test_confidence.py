@@ -34,6 +34,24 @@ def test_exact_width() -> None:
     assert width_of(s, V) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("width", ["paper", "authors", "exact"])
+def test_the_published_threshold_and_bounds_on_synchronisations(width: Any) -> None:
+    """Theorem 1's D and n and Proposition 1, as they are printed."""
+    releases = replace(PUBLISHED, max_action_norm=2.0)
+    made = confidence(releases, num_agents=7, alpha=0.1)
+    s = replace(made, settings=replace(made.settings, width=width))
+    T, L, low, high = 5000, 2.0, s.bounds.rho_min, s.bounds.rho_max
+    growth = math.log(high / low + T * L**2 / (D * low))
+    trigger = s.published_trigger(T)
+    assert trigger.threshold == pytest.approx(2 * T * D / (growth + 1))
+    most = s.most_synchronisations(trigger, T)
+    expected = 2 * math.sqrt(D * T / trigger.threshold * growth) + 4
+    assert most == pytest.approx(expected)
+    # With this D the bound is that of O(log T) rounds.
+    assert most == pytest.approx(math.sqrt(2 * growth * (growth + 1)) + 4)
+    assert s.least_synchronisations(T) == pytest.approx(D * growth)
+
+
 def test_observed_width() -> None:
     values: dict[str, Any] = {"parameter_norm": 2.0, "alpha": 0.1}
     exact = confidence(PRIVATE, num_agents=7, **values)

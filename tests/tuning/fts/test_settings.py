@@ -14,6 +14,11 @@ from flwr_fbo.tuning import FTSSettings
     [
         ({"follow": "always"}, "follow='always' is not allowed"),
         ({"share_after": 0}, "share_after=0 is not allowed"),
+        ({"share_every": 0}, "share_every=0 is not allowed"),
+        (
+            {"share_every": 2, "share_after": 3},
+            "share_every=2 is not allowed: 1",
+        ),
         ({"weighting": "best"}, "weighting='best' is not allowed"),
         ({"num_sub_regions": 2}, "num_sub_regions=2 is not allowed: 1"),
     ],

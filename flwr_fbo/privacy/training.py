@@ -127,7 +127,8 @@ class DPSGD:
         ----------
         optimizer, data_loader : object
             What ``PrivacyEngine.make_private`` has returned; not the data loader of a
-            ``BatchMemoryManager``, whose batches are parts of a step.
+            ``BatchMemoryManager``, whose batches are parts of a step. Each batch must
+            be one step, without accumulation of gradients.
         epochs : int
             Passes through the data loader, >= 1.
 

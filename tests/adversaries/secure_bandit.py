@@ -467,7 +467,6 @@ def _play(grid: LyingGrid, tally: Tally) -> bool:
         patience=0.0,
         max_empty_rounds=100,
         min_agents=1,
-        allow_large_delta=True,
     )
     try:
         strategy.start(grid)

@@ -64,7 +64,9 @@ def show(
     all studies have spent together: the smallest limit that would have allowed all of
     it, had it been set before the first release. Studies that protect a client and
     those that protect one example are not added up, except for an example: all that a
-    client sends counts there, too. FOLDER may also be one file. A damaged
+    client sends counts there, too. So do trainings that the app has charged; their
+    total is also given alone, and for an example that is replaced by another. FOLDER
+    may also be one file. A damaged
     ledger is refused; a forgery by somebody who can write the file is not noticed. A
     ledger is also read while its server or site is running.
 

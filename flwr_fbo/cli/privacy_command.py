@@ -344,19 +344,33 @@ def _check_training(strategy: str, options: Mapping[str, Any]) -> None:
         require(is_given or not asks or name == "total_delta", name, value, allowed)
 
 
+# Parameters of `plan_training`, and the options that they come from.
+_OF_PLAN = {
+    "epsilon": "total_epsilon",
+    "delta": "total_delta",
+    "sampling_probability": "training_q",
+    "num_steps": "training_steps",
+}
+
+
 def _with_training(plan: StudyPlan, options: Mapping[str, Any]) -> StudyPlan:
     """Return the plan of a choice, with the training that fits beside it."""
     choice = PlannedChoice(
         plan.values["epsilon"], plan.values["delta"], plan.values["unit"]
     )
     delta = options["total_delta"]
-    found = plan_training(
-        options["total_epsilon"],
-        choice.delta if delta is None else delta,
-        sampling_probability=options["training_q"],
-        num_steps=options["training_steps"],
-        choice=choice,
-    )
+    try:
+        found = plan_training(
+            options["total_epsilon"],
+            choice.delta if delta is None else delta,
+            sampling_probability=options["training_q"],
+            num_steps=options["training_steps"],
+            choice=choice,
+        )
+    except ValueError as error:
+        name, is_named, rest = str(error).partition("=")
+        option = _OF_PLAN.get(name, name)
+        raise ValueError(f"{option}{is_named}{rest}") from None
     parts = {
         "training": found.of_training,
         "choice": found.of_choice,

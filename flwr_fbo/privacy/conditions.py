@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # A tuner's ballots are covered, and what the app trains and sends is not.
 WITHOUT_TRAINING = "without the training"
+# Of a total with trainings: nobody can tell whether an app has charged all of them.
+CHARGED_TRAINING = "with the training as far as it was charged"
 # A site that decides by its own exact data: see `Promise.fixed_rows`.
 FINISHED_TABLE = "for a finished table"
 

@@ -16,7 +16,7 @@ Examples
 >>> round(Spent((sampled,), 40).epsilon(1e-3), 2)  # fixed in advance: exact
 1.0
 >>> round(Spent((sampled, sampled), 80).epsilon(1e-3), 2)
-1.53
+1.51
 
 Notes
 -----

@@ -249,7 +249,7 @@ def _deltas_replaced(epsilons: FloatArray, q: float, z: float) -> FloatArray:
     deltas = np.maximum(0.0, deltas)
     below = epsilons < 0
     deltas[below] = -np.expm1(epsilons[below]) + np.exp(epsilons[below]) * deltas[below]
-    return deltas
+    return np.asarray(deltas)
 
 
 def _gaussian_deltas(epsilons: FloatArray, z: float) -> FloatArray:

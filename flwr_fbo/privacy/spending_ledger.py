@@ -65,10 +65,9 @@ MARK, SERVER = "mark", "server"
 # Kind of a training's charges, and in their facts: which plan of the run, from 1.
 TRAINING, PLAN = "training", "plan"
 
-# What may be promised at most: composing more would take a site too long. Equal
-# releases cost it little, so of a hundred different ones it takes a tenth of them.
-MOST_NOISE, MOST_RELEASES, _MOST_CHARGES = 1e6, 100_000, 100
-_MOST_OF_ALL = 1_000_000
+# What may be promised at most: composing more would take a site too long. A training
+# has more steps than a study has releases; they are the app's own, and mostly equal.
+MOST_NOISE, MOST_STEPS, _MOST_RELEASES, _MOST_CHARGES = 1e6, 100_000, 10_000, 100
 # In place of a release's number: what no noise covers, charged once a study.
 UNPROTECTED = 0
 # What tells a release from all others.
@@ -114,7 +113,7 @@ class Charge:
     noise_multiplier: float = field(metadata=number(0, MOST_NOISE))
     sampling_probability: float = field(default=1.0, metadata=PROBABILITY)
     # Free: equal releases cost no more time than one of them.
-    num_releases: int = field(default=1, metadata=integer(1, MOST_RELEASES, cap=FREE))
+    num_releases: int = field(default=1, metadata=integer(1, MOST_STEPS, cap=FREE))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -133,14 +132,14 @@ class Charge:
 
 def cover(plan: Iterable[Charge], charges: Iterable[Charge]) -> bool:
     """Return whether planned releases are at least as many as these, and as dear."""
-    left = [[part, part.num_releases] for part in plan]
+    parts = [*plan]
+    left = [part.num_releases for part in parts]
     for charge in charges:
         count = charge.num_releases
-        for entry in left:
-            part, of_part = entry
+        for at, part in enumerate(parts):
             if part.covers(charge):
-                taken = min(of_part, count)
-                entry[1], count = of_part - taken, count - taken
+                taken = min(left[at], count)
+                left[at], count = left[at] - taken, count - taken
         if count:
             return False
     return True
@@ -235,8 +234,8 @@ class Promise:
         count, releases = len(self.charges), self.num_releases
         expected = f"at most {_MOST_CHARGES} different ones in a row"
         require(count <= _MOST_CHARGES, "len(charges)", count, expected)
-        most = min(MOST_RELEASES, _MOST_OF_ALL // max(count, 1))
-        expected = f"at most {most} in all, with {count} different ones"
+        most = MOST_STEPS if self.unit == ONE_EXAMPLE_LESS else _MOST_RELEASES
+        expected = f"at most {most} in all"
         require(releases <= most, "num_releases", releases, expected)
 
     @classmethod
@@ -308,7 +307,7 @@ def counted_in(total: PrivacyUnit, unit: PrivacyUnit | None, group: Group) -> Gr
     - what protects a client protects each of its examples, if its message is replaced:
       with half the noise multiplier, and without amplification by sampling;
     - what protects an example that is replaced protects one that is taken out, as a row
-      of zeros could be in its place;
+      of zeros could be in its place; without amplification, too;
     - what protects an example that is taken out protects one that is replaced with half
       the noise multiplier, or by the pair of `flwr_fbo.privacy.guarantee` where it is
       sampled: see `Spent.replaced`.
@@ -328,16 +327,17 @@ def counted_in(total: PrivacyUnit, unit: PrivacyUnit | None, group: Group) -> Gr
     unit = CLIENT if unit is None else unit
     if total.protects == "client":
         return group if unit.protects == "client" else ()
-    if any(charge.noise_multiplier < LEAST_NOISE for charge in group) or unit == total:
+    if any(charge.noise_multiplier < LEAST_NOISE for charge in group):
         return group
-    half = unit.adjacency == "zeroed" and total != unit
+    of_training = unit == ONE_EXAMPLE_LESS
+    if of_training and total == unit:
+        return group
     counted = []
     for charge in group:
         z, q, count = astuple(charge)
-        if unit == ONE_EXAMPLE_LESS and q < 1:
-            counted.append((z, q, count))
-        else:
-            counted.append((z / 2 if half else z, 1.0, count))
+        if not (of_training and q < 1):
+            z, q = z / 2 if unit.adjacency == "zeroed" else z, 1.0
+        counted.append((z, q, count))
     return _charges(tuple(counted))
 
 
@@ -633,8 +633,11 @@ class SpendingLedger:
         charged.add(facts)
         changed = {**({} if self._is_stored else self._of_studies)}
         changed[place] = [*known, row.facts]
-        total = {"num_rows": len(self) + 1, "version": _VERSION}
-        total["charged"] = charged.to_json()
+        total = {
+            "num_rows": len(self) + 1,
+            "version": _VERSION,
+            "charged": charged.to_json(),
+        }
         arrays = {_OF_STUDIES.format(at): to_json_array(f) for at, f in changed.items()}
         arrays[_TOTAL] = to_json_array(total)
         has = self.journal.load_array

@@ -52,7 +52,7 @@ from flwr_fbo.privacy.guarantee import (
 from flwr_fbo.privacy.sampling import PROBABILITY
 from flwr_fbo.privacy.spending_ledger import (
     MOST_NOISE,
-    MOST_RELEASES,
+    MOST_STEPS,
     Charge,
     counted_in,
 )
@@ -101,7 +101,7 @@ class DPSGD:
 
     noise_multiplier: float = field(metadata=number(LEAST_NOISE, MOST_NOISE))
     sampling_probability: float = field(metadata=PROBABILITY)
-    num_steps: int = field(metadata=integer(1, MOST_RELEASES, cap=FREE))
+    num_steps: int = field(metadata=integer(1, MOST_STEPS, cap=FREE))
     poisson: bool = field(default=True, metadata=flag())
 
     def __post_init__(self) -> None:
@@ -127,7 +127,8 @@ class DPSGD:
         ----------
         optimizer, data_loader : object
             What ``PrivacyEngine.make_private`` has returned; not the data loader of a
-            ``BatchMemoryManager``, whose batches are parts of a step.
+            ``BatchMemoryManager``, whose batches are parts of a step. Each batch must
+            be one step, without accumulation of gradients.
         epochs : int
             Passes through the data loader, >= 1.
 
@@ -137,9 +138,10 @@ class DPSGD:
             If they are not Opacus's, or an argument is not allowed.
         """
         require_int("epochs", epochs, 1)
-        z = getattr(optimizer, "noise_multiplier", None)
         expected = "the optimizer of Opacus's PrivacyEngine.make_private"
-        require(z is not None, "optimizer", optimizer, expected)
+        is_private = hasattr(optimizer, "noise_multiplier")
+        require(is_private, "optimizer", optimizer, expected)
+        z = optimizer.noise_multiplier
         batches = getattr(data_loader, "batch_sampler", None)
         expected = "the data loader of Opacus's PrivacyEngine.make_private, as it is"
         # The sampler of a BatchMemoryManager splits the batches of another one.
@@ -176,7 +178,8 @@ class DPSGD:
             getattr(accountant, "accountant", accountant), "history", None
         )
         expected = "an accountant or PrivacyEngine of Opacus"
-        require(isinstance(history, list), "accountant", accountant, expected)
+        if not isinstance(history, list):
+            refuse("accountant", accountant, expected)
         steps: dict[tuple[float, float], int] = {}
         for z, q, count in history:
             steps[z, q] = steps.get((z, q), 0) + count

@@ -93,7 +93,8 @@ class Limits:
     max_delta : float, optional
         Delta in (0, 1) of both, given together with a finite one.
     max_releases : int, optional
-        Number of releases, >= 1; all releases of a bandit study count as one.
+        Number of releases, >= 1; all releases of a bandit study count as one, and so
+        do the steps of a training's round.
     max_uniform_share : float, optional
         In [0, 1]: largest share of a bandit's decisions that may be made without regard
         to their rewards, by the study's settings. Below 1, a study is refused where

@@ -83,6 +83,8 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     noise_seed : int, optional
         Seed, >= 0, of the agents' noise, *for experiments only*: the study is then not
         private. By default the operating system draws the noise.
+    allow_large_delta : bool
+        Whether delta may be 0.01 and more where the noise is real: for experiments.
 
     Raises
     ------
@@ -112,6 +114,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         schedule: TrialSchedule | None = None,
         num_trials: int | None = None,
         noise_seed: int | None = None,
+        allow_large_delta: bool = False,
     ) -> None:
         trigger = check_trigger(settings, schedule)
         require_instance("graph", graph, PeerGraph)
@@ -128,6 +131,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
             interval=interval,
             schedule=schedule,
             num_trials=num_trials,
+            allow_large_delta=allow_large_delta,
         )
         # After how many trials there is a round, where there is a schedule.
         after = {t + hop for t in self._times for hop in range(self._hops + 1)}

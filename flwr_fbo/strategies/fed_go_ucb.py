@@ -35,6 +35,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy, arrays_record, num_asked_for
 from flwr_fbo.strategies.intervals import check_interval, wait_until_due
+from flwr_fbo.strategies.linear_bandit_strategy import check_delta_of
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.study.server import Step
 
@@ -88,6 +89,8 @@ class FedGOUCB(StudyStrategy[BanditResult]):
     noise_seed : int, optional
         Seed, >= 0, of the agents' noise, *for experiments only*: the study is then not
         private. By default the operating system draws the noise.
+    allow_large_delta : bool
+        Whether delta may be 0.01 and more where the noise is real: for experiments.
 
     Raises
     ------
@@ -125,6 +128,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
         interval: float | None = None,
         seed: int | None = None,
         noise_seed: int | None = None,
+        allow_large_delta: bool = False,
     ) -> None:
         require_instance("settings", settings, FedGOUCBSettings)
         is_model = hasattr(model, "values_and_gradients")
@@ -143,6 +147,7 @@ class FedGOUCB(StudyStrategy[BanditResult]):
             fresh_seed() if seed is None else seed,
             noise_seed,
         )
+        check_delta_of(study.promise, allow_large_delta=allow_large_delta)
         at_own_pace = interval is not None
         server = FedGOUCBServer(study, model, num_evaluations, at_own_pace=at_own_pace)
         super().__init__(server, study)

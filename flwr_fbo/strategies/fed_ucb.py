@@ -96,6 +96,8 @@ class FedUCB(LinearBanditStrategy):
         with the noise of one release, and nobody a site's own sum. It needs
         ``local_data="released"`` and ``mechanism="blocks"``. By default each site adds
         the whole noise to its own sums.
+    allow_large_delta : bool
+        Whether delta may be 0.01 and more where the noise is real: for experiments.
 
     Raises
     ------
@@ -137,6 +139,7 @@ class FedUCB(LinearBanditStrategy):
         num_trials: int | None = None,
         noise_seed: int | None = None,
         aggregation: SecureAggregation | None = None,
+        allow_large_delta: bool = False,
     ) -> None:
         trigger = check_trigger(settings, schedule)
         study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
@@ -152,6 +155,7 @@ class FedUCB(LinearBanditStrategy):
             interval=interval,
             schedule=schedule,
             num_trials=num_trials,
+            allow_large_delta=allow_large_delta,
         )
         self._sums = sums
 

@@ -15,7 +15,12 @@ from flwr.app import Message
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.text import counted
-from flwr_fbo._common.validation import require, require_instance, require_int
+from flwr_fbo._common.validation import (
+    require,
+    require_bool,
+    require_instance,
+    require_int,
+)
 from flwr_fbo.bandits.decentralized_fed_ucb.server import DecentralizedFedUCBServer
 from flwr_fbo.bandits.fed_ucb.block_server import BlockServer
 from flwr_fbo.bandits.fed_ucb.server import FedUCBServer, spent_by_agent
@@ -29,6 +34,8 @@ from flwr_fbo.bandits.linear.study import (
     LinearBanditStudy,
 )
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.guarantee import require_small_delta
+from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.strategies.bandit_result import BanditResult
 from flwr_fbo.strategies.base import StudyStrategy, num_asked_for
 from flwr_fbo.strategies.intervals import check_interval, wait_until_due
@@ -38,6 +45,13 @@ _log = logging.getLogger("flwr.fbo")
 
 # Numbers of trials after which agents synchronise, or what decides it.
 TrialSchedule = Sequence[int] | DeterminantTrigger
+
+
+def check_delta_of(promise: Promise, *, allow_large_delta: bool) -> None:
+    """Raise ValueError for a private study with a delta of 0.01 and more."""
+    require_bool("allow_large_delta", allow_large_delta)
+    if promise.private and promise.delta is not None:
+        require_small_delta(promise.delta, allow_large_delta=allow_large_delta)
 
 
 class LinearBanditStrategy(StudyStrategy[BanditResult]):
@@ -74,8 +88,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         interval: float | None,
         schedule: TrialSchedule | None,
         num_trials: int | None,
+        allow_large_delta: bool,
     ) -> None:
         super().__init__(server, study)
+        check_delta_of(study.promise, allow_large_delta=allow_large_delta)
         either = "a number of seconds without schedule=, and None with it"
         require((interval is None) != (schedule is None), "interval", interval, either)
         check_interval(interval)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr_fbo.privacy.conditions import FINISHED_TABLE
+from flwr_fbo.privacy.conditions import (
+    CHARGED_TRAINING,
+    FINISHED_TABLE,
+    WITHOUT_TRAINING,
+)
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.guarantee import (
     CLIENT,
@@ -14,7 +18,7 @@ from flwr_fbo.privacy.guarantee import (
     Guarantee,
     PrivacyUnit,
 )
-from flwr_fbo.privacy.spending_ledger import Promise, unit_of
+from flwr_fbo.privacy.spending_ledger import TRAINING, Promise, unit_of
 from flwr_fbo.study.kinds import kind_named
 
 
@@ -43,11 +47,16 @@ def total_guarantee(
     total : PrivacyUnit
         Unit that they are added up for.
     """
+    every = [*charges]
     found = {
         condition_of(one["study_kind"], fixed_rows=one.get("fixed_rows", False))
-        for one in charges
+        for one in every
         if total.protects == "example" or not protects_example(one)
     }
+    if total.protects == "example" and any(
+        one["study_kind"] == TRAINING for one in every
+    ):
+        found = found - {WITHOUT_TRAINING} | {CHARGED_TRAINING}
     return Guarantee(total, conditions=tuple(sorted(found - {""})))
 
 

@@ -243,3 +243,52 @@ def test_privacy_answers_for_all_that_it_allows(about: str) -> None:
     result = invoke(*f"privacy --strategy {about}".split())
     assert result.exit_code == 0, result.output
     assert "epsilon" in result.output
+
+
+TUNER = (
+    *("privacy", "--strategy=FederationTuner", "--agents=20", "--releases=3"),
+    *("--epsilon=.5", "--delta=1e-5"),
+)
+TRAINING = ("--total-epsilon=8", "--training-q=.05", "--training-steps=540")
+
+
+def test_privacy_says_what_training_fits_beside_a_choice() -> None:
+    result = invoke(*TUNER, *TRAINING)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    said = re.search(r"Training: noise multiplier ([\d.]+) in each of 540 steps", text)
+    assert said is not None
+    for part in ("Training", "Choice", "Together"):
+        terms = r"per example \(with or without it, delta 1e-05; .* if replaced by"
+        assert re.search(rf"{part}: epsilon [\d.]+ {terms}", text)
+    plan = json.loads(invoke(*TUNER, *TRAINING, "--json").output)["with_training"]
+    assert plan["noise_multiplier"] <= float(said[1]) < 1.001 * plan["noise_multiplier"]
+    assert 7.97 < plan["together"]["epsilon"] <= 8.0
+    assert plan["training"]["epsilon"] < plan["together"]["epsilon"]
+    # The training's own delta may be smaller than that of the ballots.
+    other = json.loads(invoke(*TUNER, *TRAINING, "--total-delta=1e-6", "--json").output)
+    assert other["with_training"]["together"]["delta"] == 1e-6
+    assert other["with_training"]["noise_multiplier"] > plan["noise_multiplier"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((*TUNER, "--total-epsilon=8"), "--training-q must be given: together with"),
+        ((*TUNER, "--training-q=.1"), "--training-q=0.1 is not allowed: given toge"),
+        ((*TUNER, "--total-delta=.1"), "--total-delta=0.1 is not allowed: given tog"),
+        (
+            (*TUNER, *TRAINING[1:], "--total-epsilon=.9"),
+            "--total-epsilon=0.9 is not allowed: above",
+        ),
+        ((*TUNER, *TRAINING[:2], "--training-steps=0"), "--training-steps=0 is not"),
+        (
+            (*BANDIT, "--agents=9", *TRAINING),
+            "--total-epsilon=8.0 is not allowed: left",
+        ),
+    ],
+)
+def test_a_training_that_cannot_be_planned_is_named(
+    options: tuple[str, ...], said: str
+) -> None:
+    assert said in one_line_error(invoke(*options))

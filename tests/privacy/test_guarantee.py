@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,22 @@ from optuna.distributions import FloatDistribution
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from flwr_fbo import FedVote, Privacy, PrivateChoice
+from flwr_fbo import (
+    DecentralizedFedUCB,
+    FedGOUCB,
+    FedUCB,
+    FedVote,
+    Privacy,
+    PrivateChoice,
+)
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    FedGOUCBSettings,
+    LinearUCBSettings,
+    Network,
+    NeuralPrivacy,
+    PeerGraph,
+)
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu, poisson_epsilon
 from flwr_fbo.privacy.guarantee import (
@@ -139,6 +155,31 @@ def test_a_large_delta_needs_a_switch() -> None:
         FedVote(space, "maximize", 15, epsilon=2, delta=0.01)
     allowed = Privacy(allow_large_delta=True)
     FedVote(space, "maximize", 15, epsilon=2, delta=0.01, privacy=allowed)
+
+
+BANDIT_RELEASES = ContinualSettings(2, 3, epsilon=4.0, delta=0.01)
+LINEAR = LinearUCBSettings(BANDIT_RELEASES, local_data="released")
+NEURAL = FedGOUCBSettings(privacy=NeuralPrivacy(4.0, 0.01, 2, num_features=4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(FedUCB, LINEAR, 4, schedule=[5, 10]),
+        partial(
+            DecentralizedFedUCB, LINEAR, PeerGraph.named("ring", 4), schedule=[5, 10]
+        ),
+        partial(FedGOUCB, NEURAL, Network(3), 4, num_evaluations=40),
+    ],
+    ids=["linear", "peers", "neural"],
+)
+def test_a_bandit_needs_it_too_where_its_noise_is_real(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"delta=0.01 is not allowed: below 0.01"):
+        make()
+    make(allow_large_delta=True)
+    make(noise_seed=1)  # nothing is private
+    with pytest.raises(ValueError, match="allow_large_delta=1"):
+        make(allow_large_delta=1)
 
 
 def test_a_delta_that_is_not_well_below_one_over_the_units_is_warned_of() -> None:

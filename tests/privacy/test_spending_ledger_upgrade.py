@@ -21,6 +21,7 @@ from flwr_fbo.journal import file_formats
 from flwr_fbo.journal.file_formats import LEDGER
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
 from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger, unit_of
@@ -153,7 +154,8 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
         # Whom they protect was not noted either: it follows from the kind.
         assert {unit_of(facts) for facts in ledger.facts()} == {CLIENT, EXAMPLE}
     assert client == Spent(((Charge(1.5),), (Charge(3.0),)), 3)
-    of_example = (Charge(0.75),), (Charge(2.0, 0.5),), (Charge(1.5),)
+    # What was sampled counts without amplification.
+    of_example = (Charge(0.75),), (Charge(2.0),), (Charge(1.5),)
     assert example == Spent(of_example, 3, replaced=True)
     with Journal(None, path) as journal:
         made_by = journal._store.made_by
@@ -163,6 +165,30 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     with SpendingLedger.held(tmp_path / "new"):
         pass
     assert schema_of(path) == schema_of(tmp_path / "new" / FILE_NAME)
+
+
+def test_what_an_earlier_version_has_added_up_is_made_again(tmp_path: Path) -> None:
+    """It told the plans of a study apart by less, and kept one array too many."""
+    study, whole = ("tuning", "a"), (Charge(5.0, 0.35, 4),)
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(study, 1, Charge(5.0, 0.35), promised=whole, unit=CLIENT)
+        stored = ledger.journal.load_array("totals")
+        assert stored is not None
+        values = from_json_array(stored)
+        del values["version"]
+        [entry] = values["charged"]["_entries"]
+        entry[0] = [*entry[0][:3], entry[0][4]]
+        old = to_json_array(values)
+        ledger.journal.put({"totals": old, "total": old})
+    for release in (2, 3):  # with a total that is made again, and with one that is read
+        with SpendingLedger.held(tmp_path) as ledger:
+            one = Charge(5.0, 0.35)
+            ledger.record(study, release, one, promised=whole, unit=CLIENT)
+            assert ledger.journal.load_array("total") is None
+    with SpendingLedger.held(tmp_path) as ledger:
+        charged = ledger.charged()
+        assert charged.num_releases == 3
+        assert charged.groups(CLIENT) == (whole,)
 
 
 def test_charges_whose_unit_is_not_known_count_for_all(tmp_path: Path) -> None:

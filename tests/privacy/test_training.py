@@ -231,13 +231,15 @@ def _composed(training: DPSGD, mu: float) -> float:
 @pytest.mark.parametrize("protects", ["client", "example", None])
 def test_training_and_choice_fit_into_a_total(total: float, protects: Any) -> None:
     choice = None if protects is None else PlannedChoice(0.5, DELTA, protects)
-    about = {"sampling_probability": 0.05, "num_steps": 540}
-    plan = plan_training(total, DELTA, choice=choice, **about)
+    plan = plan_training(
+        total, DELTA, sampling_probability=0.05, num_steps=540, choice=choice
+    )
     mu = 0.0 if protects is None else gaussian_mu(0.5, DELTA)
     mu *= 2 if protects == "client" else 1  # another message is twice as far as zeros
     assert 0.985 * total < _composed(plan.training, mu) <= total
     assert 0.998 * total < plan.together.epsilon <= total
     assert plan.of_training.epsilon <= plan.together.epsilon
+    assert plan.together.epsilon_if_replaced is not None
     assert plan.together.epsilon_if_replaced > plan.together.epsilon
     assert plan.together.guarantee.unit == ONE_EXAMPLE_LESS
     if choice is not None:

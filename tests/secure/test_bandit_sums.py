@@ -272,6 +272,7 @@ def test_twenty_releases_of_four_sites_one_of_which_is_lost(
         4,
         schedule=times,
         aggregation=aggregation,
+        allow_large_delta=True,
     )
     result = strategy.start(SumGrid(in_folders(tmp_path)[:4], APP, tamper=tamper))
     assert strategy.server.num_releases == [20, 20, 20, 7]

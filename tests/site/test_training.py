@@ -254,14 +254,17 @@ def test_a_ledger_shows_training_choice_and_both(tmp_path: Path) -> None:
         assert f"{sort}: epsilon {epsilon}" in text
         assert terms in text.partition(sort)[2]
     assert "of studies that protect one example: epsilon 0.4" in text
+    together = text.partition("of all studies together")[2]
+    assert ", with the training as far as it was charged" in together
+    assert ", without the training" not in together
     shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path), "--json"])
     [ledger_values] = json.loads(shown.output)
     values = {one["of"]: one for one in ledger_values["spent"]}
-    together = values["of all studies together"]
-    assert together["unit"] == "example"
-    assert together["adjacency"] == "zeroed"
-    assert together["delta"] == DELTA
-    assert 7.84 < together["epsilon"] < 8.0 < together["epsilon_if_replaced"] < 13.0
+    both = values["of all studies together"]
+    assert both["unit"] == "example"
+    assert both["adjacency"] == "zeroed"
+    assert both["delta"] == DELTA
+    assert 7.84 < both["epsilon"] < 8.0 < both["epsilon_if_replaced"] < 13.0
     assert values["of training"]["epsilon"] == pytest.approx(7.836, rel=1e-3)
     only_choice = values["of studies that protect one example"]
     assert only_choice["adjacency"] == "replaced"

@@ -77,11 +77,15 @@ APP = linear_bandit_app(make_environment=make_environment)
 OPEN = linear_bandit_app(limits=Limits(max_epsilon_per_example=math.inf))
 
 
+# Delta is that of the paper's figures.
+COMMON: dict[str, Any] = {"patience": 0.0, "allow_large_delta": True}
+
+
 def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
     defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
     if "interval" in options:
         defaults = {}
-    return hosted(FedUCB, settings, M, **{"patience": 0.0, **defaults, **options})
+    return hosted(FedUCB, settings, M, **{**COMMON, **defaults, **options})
 
 
 # Sites that play at their own pace.

@@ -38,7 +38,8 @@ def strategy_of(
     defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
     if "interval" in options:
         defaults = {}
-    options = {"patience": 0.0, **defaults, **options}
+    common = {"patience": 0.0, "allow_large_delta": True}
+    options = {**common, **defaults, **options}
     return hosted(DecentralizedFedUCB, settings, graph, **options)
 
 

@@ -46,6 +46,7 @@ def fed_ucb(**options: Any) -> FedUCB:
         "num_trials": T,
         "aggregation": AGGREGATION,
         "patience": 0.0,
+        "allow_large_delta": True,
         "max_empty_rounds": 100,
     }
     if "interval" in options:

@@ -405,7 +405,7 @@ def earlier_in_words(earlier: Sequence[PrivacySpent]) -> str:
     tunings = f"{num} other private tuning{'s' * (num > 1)}"
     return (
         f"This app has {tunings} on record here ({'; '.join(listed)}, each at its own "
-        "delta): on the same data epsilons of one unit add up, and this one's to them."
+        "delta): on the same data those of one unit add up, with this one."
     )
 
 

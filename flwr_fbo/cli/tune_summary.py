@@ -399,8 +399,8 @@ def earlier_in_words(earlier: Sequence[PrivacySpent]) -> str:
     tunings = counted(len(earlier), "other private tuning")
     listed = "; ".join(spent.text(".3g") for spent in earlier)
     return (
-        f"This app has {tunings} on record here ({listed}): on the same data what they "
-        "have spent adds up to that of this one."
+        f"This app has {tunings} on record here ({listed}): on the same data those of "
+        "one unit add up, with this one."
     )
 
 

@@ -32,7 +32,6 @@ class PrivateChoice:
     Examples
     --------
     >>> from flwr_fbo import PrivateChoice
-    >>> PrivateChoice(epsilon=2, delta=1e-3)
     >>> choice = PrivateChoice(epsilon=2, delta=1e-3)  # hides a client's scores
     >>> choice = PrivateChoice(epsilon=0.5, delta=1e-5, protects="example")
     >>> choice.ballots.voices  # the evidence grows with their number

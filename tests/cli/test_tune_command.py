@@ -721,6 +721,50 @@ def test_earlier_private_tunings_of_an_app_are_counted(tmp_path: Path) -> None:
     assert "if replaced by another), without the training): on the" in done.stdout
     again = _tune("app", *METRIC, *SEARCH, *private, "--seed", 1)
     assert "that is another release" in again.stderr
+    of_example = ("--epsilon", 400, "--protects", "example", "--trials", 3)
+    mixed = _tune("app", *METRIC, *SEARCH, *of_example)
+    told = "has 2 other private tunings on record here (epsilon 500, 500, 999 in all;"
+    assert told in " ".join(mixed.stdout.split()), mixed.stdout
+    spent = "Privacy: epsilon 400 per example (replaced by another, delta 1e-05)"
+    assert spent in mixed.stdout
+    last = _tuned("app", *METRIC, *SEARCH, *private, "--seed", 2)["earlier"]
+    assert [one["unit"] for one in last].count("example") == 1
+
+
+def test_a_plan_that_protects_one_example_says_how_many_are_needed(
+    tmp_path: Path,
+) -> None:
+    message_app(tmp_path / "app")
+    about = ("--epsilon", 0.5, "--protects", "example", "--metric-range", "0..1")
+    text = _tune("app", *METRIC, *SEARCH, *about, "--dry-run").stdout
+    text = " ".join(text.split())
+    assert "With epsilon 0.5 per example (replaced by another, delta 1e-05)" in text
+    assert "validation examples in all are enough" in text
+    bundle = _tune("app", *METRIC, *SEARCH, *about, "--bundle-only")
+    (module,) = Path(tmp_path).rglob("bundle/flwr_fbo_tune.py")
+    assert bundle.exit_code == 0
+    assert "epsilon 0.5 per example (replaced by another" in module.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (("--protects", "example"), "protects"),
+        (("--metric-range", "0..1"), "metric-range"),
+        (("--epsilon", 1, "--max-examples", 9), "max-examples"),
+        (
+            ("--epsilon", 1, "--protects", "example", "--metric-range", "x"),
+            "metric-range",
+        ),
+        (("--epsilon", 1, "--protects", "example", "--delta", 1e-3), "delta"),
+    ],
+)
+def test_what_only_one_example_needs_is_refused_without_it(
+    options: tuple[Any, ...], field: str, tmp_path: Path
+) -> None:
+    message_app(tmp_path / "app")
+    told = _error("app", *METRIC, *SEARCH, *options)
+    assert told.startswith(f"Error: --{field}=")
 
 
 def test_values_have_four_digits_but_for_what_is_missing_to_one() -> None:

@@ -381,3 +381,23 @@ def test_the_example_runs_as_it_is_written() -> None:
     results = doctest.testmod(module)
     assert results.attempted > 5
     assert results.failed == 0
+
+
+@pytest.mark.parametrize("distance", [0.01, 0.3, 2.0])
+def test_neighbours_that_are_near_stay_so_as_integers(distance: float) -> None:
+    """The noise is for their distance after rounding, and not for a whole message."""
+    noise = IntegerNoise(5, 4, 16, 1.0, 2.0, distance=distance)
+    whole, rng, farthest = IntegerNoise(5, 4, 16, 1.0, 2.0), np.random.default_rng(0), 0
+    for _ in range(200):
+        message, step = rng.normal(size=(2, 16))
+        message *= rng.uniform(0.0, 1.0) / np.linalg.norm(message)
+        other = message + step * distance / np.linalg.norm(step)
+        other /= max(np.linalg.norm(other), 1.0)
+        apart = noise.encode(message) - noise.encode(other)
+        farthest = max(farthest, float(np.linalg.norm(apart)))
+    assert 0.5 < farthest / noise.largest_distance <= 1.0
+    # A thousandth more than the distance itself, whatever max_norm is.
+    assert 1.0 < noise.largest_distance / (distance * noise.scale) <= 1.001 + 1e-9
+    assert noise.planned_stds() == ((16, 2.0 * noise.largest_distance),)
+    ratio = noise.std(4) / whole.std(4)
+    assert ratio == pytest.approx(distance, rel=2e-3)

@@ -194,7 +194,7 @@ def test_secure_sums_give_what_a_trusted_server_finds() -> None:
     assert secure.best == trusted.best
     assert secure.privacy_spent.guarantee.trust == "sums"
     first = [np.array(result.rungs[0].scores) for result in (secure, trusted)]
-    np.testing.assert_allclose(*first, atol=0.03)
+    np.testing.assert_allclose(first[0], first[1], atol=0.03)
 
 
 def test_it_goes_on_after_any_send_and_releases_no_rung_twice(tmp_path: Path) -> None:

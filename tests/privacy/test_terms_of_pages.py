@@ -21,7 +21,9 @@ PAGES = sorted(
 )
 # A number that is a study's epsilon, in prose; and in what is printed.
 _NUMBER = r"(?:[0-9][0-9.]*|infinite|inf\b)"
-IN_PROSE = re.compile(rf"(?i)\bepsilon\b\W{{1,3}}(?:is |of |at least |about )?{_NUMBER}")
+IN_PROSE = re.compile(
+    rf"(?i)\bepsilon\b\W{{1,3}}(?:is |of |at least |about )?{_NUMBER}"
+)
 PRINTED = re.compile(rf"(?i)\bepsilon:? *=? *(?:>= )?{_NUMBER}")
 # What follows one that has its terms, in one of the ways in which output has them.
 _WORDS = r"(?:message or zeros|message replaced|with or without it|replaced by another)"
@@ -99,8 +101,8 @@ def test_each_epsilon_of_a_page_has_its_terms(path: Path) -> None:
             0,
         ),
         (
-            "At epsilon 2 nobody. Where an epsilon stands alone on this page, it is per "
-            "client (message or zeros, delta 1e-3).",
+            "At epsilon 2 nobody. Where an epsilon stands alone on this page, it is "
+            "per client (message or zeros, delta 1e-3).",
             1,
         ),
         (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr_fbo._common.text import counted, printable
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
 from flwr_fbo.study.report.page import Section, Table, render
+from flwr_fbo.study.report.statement import NOT_ON_RECORD
 
 _FOR = {
     "a plan": "Before the study: from its plan. Nothing has left a site yet.",
@@ -95,19 +98,20 @@ def _blanks(values: Values) -> Table:
 
 def told(about: Values) -> str:
     """Return an epsilon of a statement with its terms."""
-    if about.get("epsilon", 0) is None:  # JSON has no infinity
-        about = {**about, "epsilon": float("inf")}
     unit = PrivacyUnit(about["unit"], about["adjacency"])
     guarantee = Guarantee(unit, about["trust"], tuple(about["conditions"]))
-    other, more = about["epsilon_if_replaced"], ""
-    if other is not None and other != about["epsilon"]:
-        more = f"{other:.4g} if replaced by another"
-    number = "infinite" if about["epsilon"] == float("inf") else _short(about)
-    return f"epsilon {number} {guarantee.after(about['delta'], more)}"
-
-
-def _short(about: Values) -> str:
-    return f"{about['epsilon']:.4g}"
+    epsilon, other = about["epsilon"], about["epsilon_if_replaced"]
+    if epsilon is None:  # JSON has no infinity
+        epsilon = math.inf
+    spent = PrivacySpent(
+        epsilon,
+        about["delta"],
+        0,
+        "",
+        guarantee=guarantee,
+        epsilon_if_replaced=other,
+    )
+    return spent.text()
 
 
 def _claim(study: Values) -> Table:
@@ -136,11 +140,7 @@ def _claim(study: Values) -> Table:
     else:
         rows["claim"] = told(claim)
         rows["releases of a site"] = claim["releases"]
-        rows["mu"] = (
-            "none: with sampling it is no Gaussian mechanism"
-            if claim["mu"] is None
-            else f"{claim['mu']:.4g}"
-        )
+        rows["mu"] = _mu(claim)
         unit = PrivacyUnit(claim["unit"], claim["adjacency"])
         rows["unit and adjacency"] = f"{_WHOM[claim['unit']]}: {unit.words}"
     if study.get("unprotected_replies"):
@@ -149,6 +149,14 @@ def _claim(study: Values) -> Table:
             f"{number.replace('replys', 'replies')}, such as metrics"
         )
     return _pairs(rows, "field")
+
+
+def _mu(claim: Values) -> str:
+    if claim["mu"] is not None:
+        return f"{claim['mu']:.4g}"
+    if claim["best_guess"] is None:
+        return NOT_ON_RECORD
+    return "none: with sampling it is no Gaussian mechanism"
 
 
 _WHOM = {
@@ -278,7 +286,7 @@ def _left(study: Values) -> list[Any]:
 
 def _totals(values: Values) -> list[Any]:
     if not values["totals"]:
-        return ["Nothing is on record."]
+        return [f"{_capital(NOT_ON_RECORD)}."]
     rows = [(_capital(one["of"]), told(one)) for one in values["totals"]]
     for more in values["forecast"]:
         rows += [

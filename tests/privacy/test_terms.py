@@ -226,8 +226,10 @@ def test_a_statement_has_no_bare_epsilon(
     for folder in (study.server, study.sites[0]):
         text = printed("statement", folder)
         assert_no_bare_epsilon(text, UNITS[name], "patient")
-        claims = [t for t in text.splitlines() if t.startswith("claim: ")]
-        assert_each_has("\n".join(claims), condition)
+        # What is told at several deltas stands below the claim, with its unit alone.
+        told = [t for t in text.splitlines() if "epsilon " in t and "delta " in t]
+        assert len(told) > 5
+        assert_each_has("\n".join(told), condition)
         printed("statement", folder, "--html", file)
         assert_no_bare_epsilon(file.read_text(), UNITS[name], "patient")
         assert_json_has_terms(json.loads(printed("statement", folder, "--json")))

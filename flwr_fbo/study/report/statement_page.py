@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr_fbo._common.text import counted, printable
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
 from flwr_fbo.study.report.page import Section, Table, render
 from flwr_fbo.study.report.statement import NOT_ON_RECORD
@@ -37,6 +38,7 @@ def text_of(values: Values, columns: int) -> str:
             lines += ["", section.heading, "-" * len(section.heading)]
         for part in section.parts:
             if isinstance(part, Table):
+                lines += _wrapped(part.caption, columns)
                 for first, *rest in part.rows:
                     cells = "; ".join(str(cell) for cell in rest if cell != _NONE)
                     lines += _wrapped(f"{first}: {cells}" if cells else first, columns)
@@ -166,7 +168,7 @@ _WHOM = {
 
 
 def _patient(study: Values) -> list[Any]:
-    rows = []
+    rows, conditions = [], after_epsilon(*study["claim"].get("conditions", ()))
     for case in study["patient"]:
         of = (
             "all records"
@@ -182,16 +184,13 @@ def _patient(study: Values) -> list[Any]:
             (
                 f"{of} at {'each of ' if case['hospitals'] > 1 else ''}{at}",
                 f"epsilon {_number(case['epsilon'])} per patient (replaced by another, "
-                f"delta {case['delta']:g})",
+                f"delta {case['delta']:g}){conditions}",
                 meaning,
             )
         )
     if not rows:
         return ["Nothing follows: there is no guarantee, or none of this kind."]
-    conditions = study["claim"]["conditions"]
     caption = "What the noise hides of one patient whose records had been others."
-    if conditions:
-        caption += f" It holds {', '.join(conditions)}."
     return [Table(("patient", "epsilon", "meaning"), rows, caption, numeric=False)]
 
 

@@ -170,6 +170,11 @@ def test_all_releases_are_charged_once(greedy: Any, tmp_path: Path) -> None:
     assert "norm of release" in shown
     assert "norm of total" in _printed("ledger", "show", federation.server)
     _printed("report", federation.site(0))
+    # The kind says nothing for a statement: what the ledger has is stated all the same.
+    for folder in (federation.site(0), federation.server):
+        text = _printed("statement", folder)
+        assert "a study of kind epsilon-greedy" in text
+        assert "not on record" in text
     assert "What it has seen." in (federation.site(0) / "report.html").read_text()
 
 

@@ -456,14 +456,14 @@ def _of_facts(facts: StudyFacts, spent: PrivacySpent | None) -> dict[str, Any]:
             {"what": one.what, "times": one.times, "bytes": one.num_bytes}
             for one in facts.sent
         ],
-        "exact": [*facts.exact, _LEDGER_LENGTH],
+        "exact": [*facts.exact, _NUM_CHARGES],
         "not_covered": not_covered,
     }
 
 
-_LEDGER_LENGTH = (
-    "with each reply the number of charges in the site's own ledger, of all its "
-    "studies, where it keeps one"
+_NUM_CHARGES = (
+    "with each reply the number of the study's charges in the site's own ledger, where "
+    "it keeps one"
 )
 
 

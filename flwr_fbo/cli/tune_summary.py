@@ -397,7 +397,7 @@ def cost_in_words(tuned: int, plain: int, *, is_compared: bool) -> str:
 def earlier_in_words(earlier: Sequence[PrivacySpent]) -> str:
     """Return that an app was tuned privately before."""
     tunings = counted(len(earlier), "other private tuning")
-    listed = "; ".join(spent.text(".3g") for spent in earlier)
+    listed = "; ".join(str(spent) for spent in earlier)
     return (
         f"This app has {tunings} on record here ({listed}): on the same data those of "
         "one unit add up, with this one."

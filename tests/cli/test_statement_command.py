@@ -101,7 +101,7 @@ EXACT = {
     "FederationTuner, secure": TUNED,
     "FedGOUCB": ("with each reply the number of the site's evaluations",),
 }
-LEDGER = "with each reply the number of charges in the site's own ledger"
+LEDGER = "with each reply the number of the study's charges in the site's own ledger"
 MESSAGE = {
     "FedVote": "message with what the site believes",
     "FedVote, secure": "masked message",

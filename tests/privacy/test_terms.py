@@ -26,6 +26,7 @@ from flwr_fbo import (
 from flwr_fbo._common.files import make_folder
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.cli import app
+from flwr_fbo.cli.tune_bundle import write_bundle
 from flwr_fbo.integrations import PrometheusCallback
 from flwr_fbo.privacy.conditions import (
     FINISHED_TABLE,
@@ -33,19 +34,25 @@ from flwr_fbo.privacy.conditions import (
 )
 from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
 from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, charge_facts
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.callbacks import Started
 from flwr_fbo.study.conditions import condition_of, total_guarantee
+from flwr_fbo.tuner.decisions.enough_clients import too_few_clients
 from flwr_fbo.tuner.message_headers import KIND
+from flwr_fbo.tuner.own_app import OwnApp
 from flwr_fbo.tuner.private_choice import PrivateChoice
+from flwr_fbo.tuner.tune_settings import TuneSettings
 from tests.support.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
 from tests.support.pages import page
+from tests.support.tuned_apps import message_app
 
 # An epsilon that is a number of a study, and not the name of something; and what must
 # follow it: unit of privacy, adjacency and delta.
 EPSILON = re.compile(r"[Ee]psilon:?\s*=?\s*(?:>= )?(?:[0-9][0-9.]*|infinite|inf\b)")
 _PER = {
     "client": r"per client \((?:message or zeros|message replaced by another)",
-    "example": r"per example \(replaced by another",
+    "example": r"per example \((?:replaced by another|with or without it)",
+    "patient": r"per patient \(replaced by another",
 }
 TERMS = {
     unit: re.compile(
@@ -63,6 +70,18 @@ def assert_no_bare_epsilon(text: str, *units: str) -> None:
     for start in found:
         near = text[start : start + 160]
         assert any(TERMS[unit].match(near) for unit in allowed), near
+
+
+def assert_json_has_terms(values: Any) -> None:
+    """Assert that each object with an epsilon has its unit, adjacency and delta."""
+    if isinstance(values, dict):
+        if isinstance(values.get("epsilon"), float):
+            assert "delta" in values
+            # What follows for a patient stands below a claim with its unit.
+            assert {"unit", "adjacency"} <= values.keys() or "hospitals" in values
+        values = list(values.values())
+    for value in values if isinstance(values, list) else ():
+        assert_json_has_terms(value)
 
 
 def printed(*arguments: object) -> str:
@@ -198,6 +217,68 @@ def test_all_that_a_study_shows_has_its_condition(
         assert 'adjacency="' in line
         assert 'delta="' in line
         assert 'trust="' in line
+
+
+def test_a_statement_has_no_bare_epsilon(
+    name: str, study: Study, tmp_path: Path
+) -> None:
+    condition, file = CONDITIONS[name], tmp_path / "statement.html"
+    for folder in (study.server, study.sites[0]):
+        text = printed("statement", folder)
+        assert_no_bare_epsilon(text, UNITS[name], "patient")
+        # What is told at several deltas stands below the claim, with its unit alone.
+        told = [t for t in text.splitlines() if "epsilon " in t and "delta " in t]
+        assert len(told) > 5
+        assert_each_has("\n".join(told), condition)
+        printed("statement", folder, "--html", file)
+        assert_no_bare_epsilon(file.read_text(), UNITS[name], "patient")
+        assert_json_has_terms(json.loads(printed("statement", folder, "--json")))
+
+
+def test_a_site_is_checked_with_terms(study: Study, name: str) -> None:
+    config = f'agent-id=0 fbo-folder="{study.sites[0]}"'
+    for protects in ("client", "example"):
+        more = "--epsilon", 2, "--delta", 1e-3, "--protects", protects
+        text = printed("check-site", config, *more)
+        [line] = [t for t in text.splitlines() if " study " in t]
+        assert_no_bare_epsilon(line, protects)
+        assert EPSILON.search(line)
+        assert_no_bare_epsilon(text)
+
+
+def test_limits_of_a_site_are_told_with_terms(tmp_path: Path) -> None:
+    limits = "fbo-max-epsilon-per-client=3.0 fbo-max-epsilon-per-example=6.0"
+    config = f'agent-id=0 fbo-folder="{tmp_path}/a" {limits} fbo-max-delta=1e-3'
+    text = printed("check-site", config)
+    assert_no_bare_epsilon(text)
+    assert len(EPSILON.findall(text)) == 2
+
+
+def test_few_clients_are_warned_of_with_terms() -> None:
+    warning = too_few_clients((16,), 5, PrivateChoice(epsilon=2, delta=1e-3))
+    assert_no_bare_epsilon(warning, "client")
+    assert len(EPSILON.findall(warning)) == 2
+
+
+def test_experiments_are_listed_without_a_bare_epsilon() -> None:
+    assert not EPSILON.search(printed("list"))
+
+
+def test_a_tuning_and_its_bundle_say_what_a_site_spends(tmp_path: Path) -> None:
+    app, space = (
+        message_app(tmp_path / "app"),
+        SearchSpace({"x": FloatDistribution(0, 1)}),
+    )
+    settings = TuneSettings(space.to_json(), "eval_acc", "maximize", 12, epsilon=2.0)
+    bundle = write_bundle(OwnApp.read(app), settings, tmp_path)
+    text = " ".join((bundle / "flwr_fbo_tune.py").read_text().split())
+    assert_no_bare_epsilon(text, "client")
+    assert [m[0] for m in EPSILON.finditer(text)] == ["epsilon 2"]
+    about = "--metric", "eval_acc", "--search", "learning-rate=0.01..1:log"
+    few = "--epsilon", 1, "--num-supernodes", 5, "--dry-run"
+    told = " ".join(printed("tune", app, *about, *few).split())
+    assert_no_bare_epsilon(told, "client")
+    assert EPSILON.search(told)
 
 
 def test_the_next_study_says_what_the_epsilon_before_does_not_cover(

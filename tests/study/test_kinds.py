@@ -88,7 +88,9 @@ def test_what_serves_all_kinds_imports_no_wing() -> None:
         assert file.split("/")[0] not in shared, file
         # What the tuner does is about settings, as tuning is.
         assert len(wings - {"tuner"}) <= 1, f"{file} imports {wings}"
-    asking = [f"cli/{name}_command.py" for name in ("ledger", "report", "show")]
+    asking = [
+        f"cli/{name}_command.py" for name in ("ledger", "report", "show", "statement")
+    ]
     asking += ["cli/server_page.py", "cli/check_site_command.py"]
     shared_modules = ("base", "enrolment", "result", "study_record")
     asking += [f"strategies/{name}.py" for name in shared_modules]
@@ -102,6 +104,11 @@ def test_each_part_of_a_kind_is_there(kind: kinds.JournalKind) -> None:
             assert load(reference) is not None
     # What notes charges must be found: by a pattern, or by a name of its own.
     assert kind.files.endswith(".sqlite")
+
+
+def test_each_kind_of_ours_says_its_part_of_a_statement() -> None:
+    for name in kinds._OURS:
+        assert callable(load(kinds._ours(name).statement))
 
 
 def test_each_name_is_that_of_one_kind() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr_fbo._common.text import counted, printable
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.conditions import after_epsilon
 from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
 from flwr_fbo.study.report.page import Section, Table, render
+from flwr_fbo.study.report.statement import NOT_ON_RECORD
 
 _FOR = {
     "a plan": "Before the study: from its plan. Nothing has left a site yet.",
@@ -34,6 +38,7 @@ def text_of(values: Values, columns: int) -> str:
             lines += ["", section.heading, "-" * len(section.heading)]
         for part in section.parts:
             if isinstance(part, Table):
+                lines += _wrapped(part.caption, columns)
                 for first, *rest in part.rows:
                     cells = "; ".join(str(cell) for cell in rest if cell != _NONE)
                     lines += _wrapped(f"{first}: {cells}" if cells else first, columns)
@@ -95,19 +100,20 @@ def _blanks(values: Values) -> Table:
 
 def told(about: Values) -> str:
     """Return an epsilon of a statement with its terms."""
-    if about.get("epsilon", 0) is None:  # JSON has no infinity
-        about = {**about, "epsilon": float("inf")}
     unit = PrivacyUnit(about["unit"], about["adjacency"])
     guarantee = Guarantee(unit, about["trust"], tuple(about["conditions"]))
-    other, more = about["epsilon_if_replaced"], ""
-    if other is not None and other != about["epsilon"]:
-        more = f"{other:.4g} if replaced by another"
-    number = "infinite" if about["epsilon"] == float("inf") else _short(about)
-    return f"epsilon {number} {guarantee.after(about['delta'], more)}"
-
-
-def _short(about: Values) -> str:
-    return f"{about['epsilon']:.4g}"
+    epsilon, other = about["epsilon"], about["epsilon_if_replaced"]
+    if epsilon is None:  # JSON has no infinity
+        epsilon = math.inf
+    spent = PrivacySpent(
+        epsilon,
+        about["delta"],
+        0,
+        "",
+        guarantee=guarantee,
+        epsilon_if_replaced=other,
+    )
+    return spent.text()
 
 
 def _claim(study: Values) -> Table:
@@ -136,11 +142,7 @@ def _claim(study: Values) -> Table:
     else:
         rows["claim"] = told(claim)
         rows["releases of a site"] = claim["releases"]
-        rows["mu"] = (
-            "none: with sampling it is no Gaussian mechanism"
-            if claim["mu"] is None
-            else f"{claim['mu']:.4g}"
-        )
+        rows["mu"] = _mu(claim)
         unit = PrivacyUnit(claim["unit"], claim["adjacency"])
         rows["unit and adjacency"] = f"{_WHOM[claim['unit']]}: {unit.words}"
     if study.get("unprotected_replies"):
@@ -151,6 +153,14 @@ def _claim(study: Values) -> Table:
     return _pairs(rows, "field")
 
 
+def _mu(claim: Values) -> str:
+    if claim["mu"] is not None:
+        return f"{claim['mu']:.4g}"
+    if claim["best_guess"] is None:
+        return NOT_ON_RECORD
+    return "none: with sampling it is no Gaussian mechanism"
+
+
 _WHOM = {
     "client": "all that one site sends under the noise in this study",
     "example": "one record or trial of one site, such as a visit",
@@ -158,7 +168,7 @@ _WHOM = {
 
 
 def _patient(study: Values) -> list[Any]:
-    rows = []
+    rows, conditions = [], after_epsilon(*study["claim"].get("conditions", ()))
     for case in study["patient"]:
         of = (
             "all records"
@@ -174,16 +184,13 @@ def _patient(study: Values) -> list[Any]:
             (
                 f"{of} at {'each of ' if case['hospitals'] > 1 else ''}{at}",
                 f"epsilon {_number(case['epsilon'])} per patient (replaced by another, "
-                f"delta {case['delta']:g})",
+                f"delta {case['delta']:g}){conditions}",
                 meaning,
             )
         )
     if not rows:
         return ["Nothing follows: there is no guarantee, or none of this kind."]
-    conditions = study["claim"]["conditions"]
     caption = "What the noise hides of one patient whose records had been others."
-    if conditions:
-        caption += f" It holds {', '.join(conditions)}."
     return [Table(("patient", "epsilon", "meaning"), rows, caption, numeric=False)]
 
 
@@ -278,7 +285,7 @@ def _left(study: Values) -> list[Any]:
 
 def _totals(values: Values) -> list[Any]:
     if not values["totals"]:
-        return ["Nothing is on record."]
+        return [f"{_capital(NOT_ON_RECORD)}."]
     rows = [(_capital(one["of"]), told(one)) for one in values["totals"]]
     for more in values["forecast"]:
         rows += [

@@ -408,28 +408,35 @@ def show(path: Path) -> None:
     for row in read_rows(path):
         of_arm = tests.setdefault((row["task"], row["epsilon"], row["arm"]), {})
         of_arm[row["seed"]] = row["test"]
+    cases = [(task, epsilon) for epsilon in EPSILONS for task in TABLES]
+    names = [f"{task}, epsilon {epsilon:g}" for task, epsilon in cases]
+
+    def seeds_of(arm: str) -> range:
+        """Return the seeds that an arm has in all cases."""
+        return range(min(len(tests[*case, arm]) for case in cases))
 
     def cell(task: str, epsilon: float, arm: str) -> str:
-        values = np.array(list(tests[task, epsilon, arm].values()))
+        of_arm = tests[task, epsilon, arm]
+        values = np.array([of_arm[seed] for seed in seeds_of(arm)])
         return f"{values.mean():.4f} ± {stats.sem(values):.4f}"
 
     def differences(case: tuple[str, float], other: str) -> NDArray[np.float64]:
         ours, theirs = tests[*case, "tuned"], tests[*case, other]
-        return np.array([ours[seed] - theirs[seed] for seed in sorted(theirs)])
+        return np.array([ours[seed] - theirs[seed] for seed in seeds_of(other)])
 
-    cases = [(task, epsilon) for epsilon in EPSILONS for task in TABLES]
-    names = [f"{task}, epsilon {epsilon:g}" for task, epsilon in cases]
-    print(f"| test accuracy, {NUM_SEEDS} seeds | {' | '.join(names)} |")
-    print("| --- |" + " --- |" * len(cases))
+    print(f"| test accuracy | seeds | {' | '.join(names)} |")
+    print("| --- | --- |" + " --- |" * len(cases))
     for arm in ARMS:
-        print(f"| {arm} | {' | '.join(cell(*case, arm) for case in cases)} |")
+        cells = [str(len(seeds_of(arm))), *(cell(*case, arm) for case in cases)]
+        print(f"| {arm} | {' | '.join(cells)} |")
     for arm in ("defaults", "best of 16", "tuned, exact choice"):
         found = [differences(case, arm) for case in cases]
         cells = [f"{one.mean():.4f} (at least {lower_bound(one):.4f})" for one in found]
+        cells.insert(0, str(len(seeds_of(arm))))
         print(f"| tuned less {arm} | {' | '.join(cells)} |")
     first = [differences(case, "best of 16")[:NUM_FIRST].mean() for case in cases]
     cells = [f"{loss:.4f}" for loss in first]
-    print(f"| tuned less best of 16, {NUM_FIRST} seeds | {' | '.join(cells)} |")
+    print(f"| tuned less best of 16 | {NUM_FIRST} | {' | '.join(cells)} |")
     print("\nEndpoints: better than the defaults, and near the best of 16")
     for name, case, loss in zip(names, cases, first, strict=True):
         is_better = lower_bound(differences(case, "defaults")) > 0

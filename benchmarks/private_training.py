@@ -148,21 +148,17 @@ def load_sites(name: str) -> Sites:
     X = np.clip((X - mean) / np.where(std > 0, std, 1.0), -4, 4)
     if X.shape[1] > _MOST_FEATURES:
         X = X @ rng.normal(0, X.shape[1] ** -0.5, (X.shape[1], _MOST_FEATURES))
-    table = X[owned].astype(np.float32), y[owned]
-    sites = Sites([], [], (np.zeros(0), np.zeros(0)))
-    tests = []
+    table = X[owned], y[owned]
+    parts: list[list[Examples]] = []
     for site in range(NUM_SITES):
         part = skewed_part(table, _NUM_ROWS, NUM_SITES, site)
-        order = np.random.default_rng([2, site]).permutation(len(part.y_train))
-        train, validation, test = np.split(
-            order, [3 * len(order) // 5, 4 * len(order) // 5]
-        )
-        own = part.X_train, part.y_train
-        sites.train.append((own[0][train], own[1][train]))
-        sites.validation.append((own[0][validation], own[1][validation]))
-        tests.append((own[0][test], own[1][test]))
-    together = (np.concatenate(column) for column in zip(*tests, strict=True))
-    return Sites(sites.train, sites.validation, (*together,))
+        own_X, own_y = part.X_train.astype(np.float32), part.y_train.astype(np.int64)
+        order = np.random.default_rng([2, site]).permutation(len(own_y))
+        ends = [3 * len(order) // 5, 4 * len(order) // 5]
+        parts.append([(own_X[rows], own_y[rows]) for rows in np.split(order, ends)])
+    train, validation, test = ([part[i] for part in parts] for i in range(3))
+    X_test, y_test = (np.concatenate(column) for column in zip(*test, strict=True))
+    return Sites(train, validation, (X_test, y_test))
 
 
 def dp_sgd(
@@ -303,7 +299,7 @@ def planned(epsilon: float, choice: PrivateChoice | None = None) -> TrainingPlan
     )
 
 
-def about_epsilon(plan: TrainingPlan) -> dict[str, float]:
+def about_epsilon(plan: TrainingPlan) -> dict[str, Any]:
     """Return the noise of a training, and what it costs with the choice."""
     return {
         "noise_multiplier": plan.training.noise_multiplier,
@@ -384,7 +380,7 @@ def run(path: Path) -> None:
                     if _key(about) in done:
                         continue
                     app, began = App(load_sites(task), seed), time.process_time()
-                    row = about | play(app, epsilon, seed)
+                    row: dict[str, Any] = about | play(app, epsilon, seed)
                     row["test"] = round(row["test"], 5)
                     num_trainings = len(row.get("tests", [row["test"]]))
                     row["rounds"] = max(app.num_rounds) // num_trainings

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.clientapp import ClientApp
 
 from benchmarks import private_training as benchmark
 from benchmarks.private_training import App, dp_sgd
 from benchmarks.rows import read_rows
 from benchmarks.trained_trials import initial_model
+from flwr_fbo import tuner_mod
 
 RATE, CLIP_NORM = 0.5, 3.0
 SETTINGS = {"learning-rate": RATE, "clip-norm": CLIP_NORM, "noise-multiplier": 0.0}
@@ -149,7 +151,7 @@ def test_the_best_of_16_has_the_settings_of_the_tuner(small: None) -> None:
         trained.append({key: context.run_config[key] for key in benchmark.SPACE})
         return train(message, context)
 
-    app.client_app = benchmark.ClientApp(mods=[benchmark.tuner_mod])
+    app.client_app = ClientApp(mods=[tuner_mod])
     app.client_app.train()(noting)
     app.client_app.evaluate()(app._evaluate)
     benchmark.play_tuned(app, 8.0, seed=3)

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.clientapp import ClientApp
 
 from benchmarks import private_training as benchmark
 from benchmarks.private_training import App, dp_sgd
 from benchmarks.rows import read_rows
 from benchmarks.trained_trials import initial_model
+from flwr_fbo import tuner_mod
 
-RATE, CLIP_NORM = 0.5, 0.7
+RATE, CLIP_NORM = 0.5, 3.0
 SETTINGS = {"learning-rate": RATE, "clip-norm": CLIP_NORM, "noise-multiplier": 0.0}
 
 
@@ -117,6 +119,8 @@ def test_rows_are_added_once_and_shown(
 ) -> None:
     monkeypatch.setattr(benchmark, "NUM_SEEDS", 2)
     monkeypatch.setattr(benchmark, "NUM_FIRST", 1)
+    few = benchmark.settings_of(0)[:3]
+    monkeypatch.setattr(benchmark, "settings_of", lambda seed: few)
     path = tmp_path / "rows.jsonl"
     benchmark.run(path)
     whole = path.read_text()
@@ -147,7 +151,7 @@ def test_the_best_of_16_has_the_settings_of_the_tuner(small: None) -> None:
         trained.append({key: context.run_config[key] for key in benchmark.SPACE})
         return train(message, context)
 
-    app.client_app = benchmark.ClientApp(mods=[benchmark.tuner_mod])
+    app.client_app = ClientApp(mods=[tuner_mod])
     app.client_app.train()(noting)
     app.client_app.evaluate()(app._evaluate)
     benchmark.play_tuned(app, 8.0, seed=3)

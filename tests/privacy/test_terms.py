@@ -37,7 +37,7 @@ from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, charge_fact
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.study.callbacks import Started
 from flwr_fbo.study.conditions import condition_of, total_guarantee
-from flwr_fbo.tuner.decisions.enough_clients import too_few_clients
+from flwr_fbo.tuner.decisions.enough_voices import too_few_voices
 from flwr_fbo.tuner.message_headers import KIND
 from flwr_fbo.tuner.own_app import OwnApp
 from flwr_fbo.tuner.private_choice import PrivateChoice
@@ -255,7 +255,7 @@ def test_limits_of_a_site_are_told_with_terms(tmp_path: Path) -> None:
 
 
 def test_few_clients_are_warned_of_with_terms() -> None:
-    warning = too_few_clients((16,), 5, PrivateChoice(epsilon=2, delta=1e-3))
+    warning = too_few_voices((16,), 5, PrivateChoice(epsilon=2, delta=1e-3))
     assert_no_bare_epsilon(warning, "client")
     assert len(EPSILON.findall(warning)) == 2
 

@@ -12,7 +12,7 @@ from flwr_fbo._common.text import counted, short_value
 from flwr_fbo.cli.run_config import run_config_option, short_values
 from flwr_fbo.cli.tune_record import written_files
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, default_delta
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.decisions.enough_clients import (
     LITTLE,
@@ -26,7 +26,7 @@ from flwr_fbo.tuner.report.listing import (
     final_in_words,
 )
 from flwr_fbo.tuner.schedules.schedule import NOT_SHARED, Plan
-from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings, default_delta
+from flwr_fbo.tuner.tune_settings import MODEL, TuneSettings
 from flwr_fbo.tuner.verdict import YOURS, how_sure
 
 

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from flwr_fbo.privacy.guarantee import large_delta
+from flwr_fbo.privacy.guarantee import default_delta
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
@@ -29,13 +29,6 @@ from flwr_fbo.tuning.search.settings import Direction
 _log = logging.getLogger("flwr.fbo")
 
 MODEL = "model.npz"
-# Of a private choice: at most so much, and a tenth of one client's share.
-_MOST_DELTA = 1e-3
-
-
-def default_delta(num_agents: int) -> float:
-    """Return the delta that is promised where none is asked for: at most 1/(10 N)."""
-    return min(_MOST_DELTA, large_delta(num_agents))
 
 
 @dataclass(frozen=True)

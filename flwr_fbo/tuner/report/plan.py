@@ -13,9 +13,14 @@ from flwr_fbo.privacy.accounting import (
     calibrate_noise_multiplier,
 )
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, delta_warning, profile_text
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    Guarantee,
+    default_delta,
+    delta_warning,
+    profile_text,
+)
 from flwr_fbo.study.report.plan import StudyPlan
-from flwr_fbo.tuner.tune_settings import default_delta
 
 _TAKEN = ("num_releases", "epsilon", "delta", "noise_multiplier")
 # Beyond these only memory and patience of whoever asks would end.

@@ -88,7 +88,6 @@ from benchmarks.classified_bandits import (
 from benchmarks.rows import add_rows, read_rows
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import (
-    ContinualSettings,
     LinearUCBSettings,
     Prior,
 )
@@ -208,14 +207,6 @@ class Default:
         self._num_trials += 1
 
 
-def settings_of(table: Table) -> LinearUCBSettings:
-    """Return the default settings of a study of a table; rewards are centred."""
-    releases = ContinualSettings(
-        10, table.dimension, 4.0, 1e-5, reward_range=(-0.5, 0.5)
-    )
-    return LinearUCBSettings(releases, local_data="own", encoder=table.encoder)
-
-
 def public_log(table: Table, settings: LinearUCBSettings, seed: int) -> Prior:
     """Return a log of random arms of a table."""
     rng = np.random.default_rng([seed, 78])
@@ -232,7 +223,8 @@ def play(
     """Return the regret of each site, beside an accuracy, of each method."""
     rng = np.random.default_rng([seed, 0])
     cases = rng.integers(len(table.label), size=(NUM_TRIALS, NUM_SITES))
-    draws = np.random.default_rng(5)
+    # Not 5 alone: that is the stream of [5, 0], which cases are drawn from.
+    draws = np.random.default_rng([5, 1])
     rights = [np.zeros((len(method.names), NUM_SITES)) for method in methods]
     for rows in cases:
         z, label = table.z[rows], table.label[rows]
@@ -269,7 +261,7 @@ def run(stage: str, path: Path) -> None:
         if (stage, name, seed) in done:
             continue
         table = ALL[name]()
-        settings = settings_of(table)
+        settings = table.settings()
         methods: list[LinUCB | Default] = [Default("default", table, settings)]
         best = (BOUNDS["bounds 2"]() if stage == "bounds" else table).oracle()
         if stage == "prior":

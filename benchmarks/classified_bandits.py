@@ -18,11 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.bandits import FeatureEncoder, Number
+from flwr_fbo.bandits import (
+    ContinualSettings,
+    FeatureEncoder,
+    LinearUCBSettings,
+    Number,
+)
+from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.lab.datasets import har, landmine, magic
 from flwr_fbo.lab.datasets.base import data_file
+from flwr_fbo.privacy.factorisation import Mechanism
 
 IntArray = NDArray[np.int64]
+
+# Of the studies that are played.
+NUM_RELEASES, DELTA = 10, 1e-5
 _RARE = 3000  # cases of a class, at most, where some are rare
 
 
@@ -72,6 +82,23 @@ class Table:
             {f"x{i}": Number(-1, 1) for i in range(self.z.shape[1] - 1)},
             blocks=[f"arm {arm}" for arm in range(self.num_arms)],
         )
+
+    def settings(
+        self,
+        epsilon: float = 4.0,
+        local_data: LocalData = "own",
+        mechanism: Mechanism = "toeplitz",
+    ) -> LinearUCBSettings:
+        """Return the settings of a study with the encoder; rewards are centred."""
+        releases = ContinualSettings(
+            NUM_RELEASES,
+            self.encoder.dimension,
+            epsilon,
+            DELTA,
+            reward_range=(-0.5, 0.5),
+            mechanism=mechanism,
+        )
+        return LinearUCBSettings(releases, local_data=local_data, encoder=self.encoder)
 
     def features(self, rows: IntArray) -> FloatArray:
         """Return the actions of cases, shape (M, K, d)."""

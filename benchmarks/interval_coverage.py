@@ -136,7 +136,8 @@ def _normal(scale: float, differ: float = 0.0) -> Any:
     """Return random actions in the ball, theta of a norm, and other ones at sites."""
 
     def vectors(seed: int, site: int, t: int) -> tuple[FloatArray, FloatArray]:
-        shared = np.random.default_rng(seed).normal(size=4)
+        # Not of `seed` alone: that is the stream of [seed, 0, 0], a site's actions.
+        shared = np.random.default_rng([77, seed]).normal(size=4)
         theta = scale * shared / np.linalg.norm(shared)
         if differ and site % 2:
             theta = -theta * differ

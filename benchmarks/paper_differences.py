@@ -379,7 +379,9 @@ def dp_fts_de(
     preset = "paper-synthetic" if isinstance(task, SyntheticTask) else "paper"
     agent = DPFTSDE.presets[preset].agent
     assert isinstance(agent, DPFTSDESettings)
-    privacy = Privacy(noise_multiplier=1.0, min_follow_probability=follow)
+    privacy = Privacy(
+        noise_multiplier=1.0, min_follow_probability=follow, allow_large_delta=True
+    )
     return DPFTSDE(
         task.space,
         task.direction,

@@ -68,20 +68,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import sem, t
 
-from benchmarks.classified_bandits import TABLES, Table, keel
+from benchmarks.classified_bandits import DELTA, NUM_RELEASES, TABLES, Table, keel
 from benchmarks.rows import add_rows, read_rows, run_or_show
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.leaving_the_sums import LEAVE_SHARE, Misfit
+<<<<<<< HEAD
 from flwr_fbo.bandits.linear.own_data import evidence_of_others, weighed
 from flwr_fbo.bandits.linear.settings import LocalData, geometric_schedule
+=======
+from flwr_fbo.bandits.linear.own_data import Others, weighed
+from flwr_fbo.bandits.linear.settings import geometric_schedule
+>>>>>>> audits
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.noisy_sums import Evidence
 from flwr_fbo.privacy.gaussian import gaussian_mu
 
-NUM_TRIALS, NUM_RELEASES, FIRST, DELTA = 500, 10, 8, 1e-5
+NUM_TRIALS, FIRST = 500, 8
 RIDGE, ALPHA = 0.1, 0.2
 HONEST = 33 / 50
 EXACT, GROWTH = 100, 1.05
@@ -108,20 +113,6 @@ SETTINGS = {
     "50 sites, epsilon 4, opposite": Setting(50, 4.0, opposite=True),
     "200 sites, epsilon 1": Setting(200, 1.0),
 }
-
-
-def _settings(
-    setting: Setting, table: Table, local_data: LocalData
-) -> LinearUCBSettings:
-    releases = ContinualSettings(
-        NUM_RELEASES,
-        table.dimension,
-        setting.epsilon,
-        DELTA,
-        reward_range=(-0.5, 0.5),
-        mechanism="toeplitz" if local_data == "own" else "blocks",
-    )
-    return LinearUCBSettings(releases, local_data=local_data, encoder=table.encoder)
 
 
 class Sites:
@@ -348,8 +339,8 @@ def play(table_name: str, setting: Setting, seed: int) -> Iterator[dict[str, Any
     labels = table.label[cases].copy()
     opposite = np.arange(M) % 10 == 0 if setting.opposite else np.zeros(M, dtype=bool)
     labels[:, opposite] = (labels[:, opposite] + 1) % table.num_arms
-    own = _settings(setting, table, "own")
-    blocks = _settings(setting, table, "released")
+    own = table.settings(setting.epsilon)
+    blocks = table.settings(setting.epsilon, "released", "blocks")
     methods = {
         "alone": Sites(blocks, M),
         "pooled": Pooled(blocks, M),

@@ -67,17 +67,12 @@ from benchmarks.classified_bandits import TABLES, Table, keel
 from benchmarks.rows import add_rows, read_rows, run_or_show
 from benchmarks.secure_bandits import Believing, Blocks, OwnSites, noise_of
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.bandits import (
-    ContinualSettings,
-    FeatureEncoder,
-    LinearUCBSettings,
-    Number,
-)
+from flwr_fbo.bandits import LinearUCBSettings
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.settings import LocalData
 from flwr_fbo.bandits.linear.sharing_plan import SharingPlan
+from flwr_fbo.privacy.factorisation import Mechanism
 
-NUM_RELEASES, DELTA = 10, 1e-5
 SITES, EPSILONS, TRIALS = (10, 20, 50, 100, 200), (0.5, 1.0, 2.0, 4.0, 8.0), (200, 500)
 SET_SEED, NUM_SET, JUDGED_SEED, NUM_JUDGED = 80, 10, 81, 24
 EVEN = 0.2
@@ -119,16 +114,16 @@ class Case:
 
     def plan(self, table: Table, promise: str) -> SharingPlan:
         """Return the plan of a promise."""
-        releases = ContinualSettings(
-            NUM_RELEASES,
-            table.dimension,
-            self.epsilon,
-            DELTA,
-            reward_range=(-0.5, 0.5),
-            mechanism="blocks" if promise == "summed" else "toeplitz",
+        settings = self.settings(table, promise)
+        return SharingPlan(
+            settings.releases, self.num_sites, self.num_trials, settings.local_data
         )
+
+    def settings(self, table: Table, promise: str) -> LinearUCBSettings:
+        """Return the settings of a study with a promise."""
         local_data: LocalData = "own" if promise == "own" else "released"
-        return SharingPlan(releases, self.num_sites, self.num_trials, local_data)
+        mechanism: Mechanism = "blocks" if promise == "summed" else "toeplitz"
+        return table.settings(self.epsilon, local_data, mechanism)
 
 
 def drawn_cases(
@@ -185,14 +180,7 @@ def play(case: Case) -> dict[str, Any]:
     """Return what each promise gains, in points, with its standard error."""
     table, M, T = case.load(), case.num_sites, case.num_trials
     plans = {promise: case.plan(table, promise) for promise in PROMISES}
-    encoder = FeatureEncoder(
-        {f"x{i}": Number(-1, 1) for i in range(table.z.shape[1] - 1)},
-        blocks=[f"arm {arm}" for arm in range(table.num_arms)],
-    )
-    own, summed, local = (
-        LinearUCBSettings(plan.releases, plan.local_data, encoder=encoder)
-        for plan in plans.values()
-    )
+    own, summed, local = (case.settings(table, promise) for promise in PROMISES)
     alone = Believing(own, M)
     methods = {
         "own": OwnSites(own, M, case.seed),

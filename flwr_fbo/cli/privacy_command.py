@@ -25,7 +25,11 @@ from flwr_fbo.privacy.accounting import (
 from flwr_fbo.privacy.guarantee import (
     CLIENT,
     Guarantee,
+<<<<<<< HEAD
     Protects,
+=======
+    default_delta,
+>>>>>>> audits
     delta_warning,
     profile_text,
 )
@@ -36,7 +40,7 @@ from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.presets import preset_of, private_strategies
 from flwr_fbo.strategies.privacy_options import Privacy
-from flwr_fbo.strategies.release_plan import published_delta, require_below
+from flwr_fbo.strategies.release_plan import require_below
 from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.study.kinds import kinds, load
 from flwr_fbo.study.report.plan import StudyPlan
@@ -133,7 +137,7 @@ def privacy(
         float | None, typer.Option(help="Epsilon of all releases; replaces z.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="The paper's 1/N^1.1 by default.")
+        float | None, typer.Option(help="By default 1e-3, or 1/(10 N) if that is less.")
     ] = None,
     preset: Annotated[
         str | None, typer.Option(help="Preset of DPFTSDE: paper or paper-synthetic.")
@@ -276,7 +280,7 @@ def privacy(
         if dimension is not None:
             require_int("dimension", dimension, 1, _MOST_DIMENSIONS)
             require(is_vote, "dimension", dimension, allowed)
-        delta = published_delta(num_agents) if delta is None else delta
+        delta = default_delta(num_agents) if delta is None else delta
         require_below(delta, q)
         question = Question(settings, num_releases, delta, z, epsilon)
         worth = question.worth
@@ -405,11 +409,9 @@ def _print(
     worth: Sequence[float],
 ) -> None:
     console, s = Console(), question.settings
-    published = question.delta == published_delta(s.num_agents)
     console.print(
         f"{s.num_agents} agents, {counted(question.num_releases, 'release')}, q = "
-        f"{s.sampling_probability:g}, delta = {question.delta:.3g}"
-        f"{' (1/N^1.1, as in the paper)' if published else ''}; "
+        f"{s.sampling_probability:g}, delta = {question.delta:.3g}; "
         f"{counted(s.num_sub_regions, 'sub-region')} and weights of {named}"
     )
     if question.epsilon is None:

@@ -98,6 +98,8 @@ _AGAINST = {
 }
 # Delta that lets so many units be exposed in a study is refused without a switch.
 _LARGEST_DELTA = 1e-2
+# Of few units; of more a tenth of one over their number.
+_DEFAULT_DELTA = 1e-3
 # Deltas at which a noise is shown besides its own.
 PROFILE = (1e-3, 1e-6, 1e-9)
 
@@ -253,6 +255,11 @@ def large_delta(num_units: int) -> float:
     It is half of what is refused at most.
     """
     return min(_LARGEST_DELTA / 2, 0.1 / num_units)
+
+
+def default_delta(num_units: int) -> float:
+    """Return the delta that is promised where none is given: a thousandth at most."""
+    return min(_DEFAULT_DELTA, large_delta(num_units))
 
 
 def delta_warning(delta: float, num_units: int, unit: PrivacyUnit) -> str:

@@ -398,7 +398,7 @@ def _receipts_in(path: Path) -> list[SignedReceipt]:
             _ = signed.receipt  # all of it, before anything is added
         return receipts
     except (OSError, ValueError) as error:
-        raise JournalError(f"{path} has no receipts: {error}") from None
+        raise JournalError(f"{path} cannot be read as receipts: {error}") from None
 
 
 _LINE = LONGEST_RECEIPT + 2

@@ -213,7 +213,7 @@ class SignedReceipt:
         Raises
         ------
         ValueError
-            If the server has signed something else than a receipt.
+            If the server has signed something else than a receipt of this version.
         """
         try:
             found: Receipt = from_json(
@@ -221,6 +221,13 @@ class SignedReceipt:
             )
         except (AttributeError, KeyError, RecursionError, TypeError) as error:
             raise ValueError(f"This is no receipt: {error!r}.") from None
+        except ValueError as error:
+            # Its signature is right: the server means it.
+            raise ValueError(
+                "The server that signed this receipt has another version of flwr_fbo. "
+                "Install the same one at the server and at this site, and try again. "
+                f"({error})"
+            ) from None
         return found
 
 

@@ -68,8 +68,7 @@ class FedVote(TuningStrategy):
         ``privacy`` may give the noise in its place.
     delta : float, optional
         Delta of the guarantee, in (0, 1), and far below 1 / N. Must be given where
-        ``epsilon`` is; else it is the published 1 / N^1.1, which is too large for a
-        small federation: 0.17 for five agents.
+        ``epsilon`` is; else it is 1e-3, and 1 / (10 N) with more than 100 agents.
     agent : FedVoteSettings, optional
         The agents' settings; by default ``FedVoteSettings()``.
     privacy : Privacy, optional

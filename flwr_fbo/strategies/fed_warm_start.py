@@ -94,7 +94,7 @@ class FedWarmStart(TuningStrategy):
         noise is computed from it. ``privacy`` may give the noise in its place.
     delta : float, optional
         Delta of the guarantee, in (0, 1), and far below 1 / N. Must be given where
-        ``epsilon`` is; else it is 1 / N^1.1, which is too large for a small federation.
+        ``epsilon`` is; else it is 1e-3, and 1 / (10 N) with more than 100 agents.
     agent : FedWarmStartSettings, optional
         The agents' settings; by default ``FedWarmStartSettings()``.
     privacy : Privacy, optional

@@ -21,7 +21,7 @@ from flwr_fbo._common.validation import (
 from flwr_fbo.privacy.accounting import smallest_noise_multiplier
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import check_epsilon
-from flwr_fbo.privacy.guarantee import CLIENT, require_small_delta
+from flwr_fbo.privacy.guarantee import CLIENT, default_delta, require_small_delta
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.spending_ledger import (
@@ -364,12 +364,10 @@ def private_study(
         noise_only=privacy.noise_only,
         weights=privacy.weights or WeightSchedule(peak=0.0),  # all the same
     )
-    is_given = delta is not None
-    delta = published_delta(num_agents) if delta is None else delta
+    delta = default_delta(num_agents) if delta is None else delta
     if settings.noise_multiplier > 0:
         require_below(delta, q)
-        is_allowed = privacy.allow_large_delta or not is_given
-        require_small_delta(delta, allow_large_delta=is_allowed)
+        require_small_delta(delta, allow_large_delta=privacy.allow_large_delta)
     least = privacy.min_answers
     is_small = least is None or least <= num_agents
     require(is_small, "min_answers", least, f"at most num_agents={num_agents}")
@@ -421,11 +419,6 @@ def require_below(delta: float, sampling_probability: float) -> None:
     is_below = is_number(delta) and delta < sampling_probability
     bound = f"below sampling_probability={sampling_probability}"
     require(is_below, "delta", delta, bound)
-
-
-def published_delta(num_agents: int) -> float:
-    """Return 1 / N^1.1, at most 1/2 (DP-FTS-DE, section 5)."""
-    return float(min(0.5, num_agents**-1.1))
 
 
 def _entropy(settings: ReleaseSettings, noise_seed: int | None) -> Entropy | None:

@@ -1,6 +1,5 @@
 """A generated server, at small size: `tests.adversaries.mutated_messages`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from flwr_fbo.site.limits import Limits
 from flwr_fbo.tuner.message_headers import BallotHeader
 from flwr_fbo.tuner.site import ballot_replies
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest
+from tests.support.taken_out import TakeOut, assert_found
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,9 +81,9 @@ def _search_ballots_of_any_size(patch: pytest.MonkeyPatch) -> None:
 )
 def test_what_was_mended_is_found_without_its_mend(
     kind: str,
-    take_out: Callable[[pytest.MonkeyPatch], None],
+    take_out: TakeOut,
     found: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     take_out(monkeypatch)
-    assert found in attack(kind, messages=2000).violations[0]
+    assert_found(found, attack(kind, messages=2000).violations)

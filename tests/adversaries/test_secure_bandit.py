@@ -1,17 +1,19 @@
 """A server that attacks live sites of a secure bandit: `tests.adversaries`."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flwr_fbo.privacy.spending_ledger import SpendingLedger
-from flwr_fbo.secure import site_sums
-from flwr_fbo.secure.member import Member
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
 from tests.adversaries.secure_bandit import Tally, attack
+from tests.support.taken_out import (
+    TakeOut,
+    assert_found,
+    draw_each_share_again,
+    forget_what_was_unmasked,
+)
 
 
 def assert_right(tally: Tally) -> None:
@@ -48,19 +50,6 @@ def _let_sums_go_uncharged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gate, "let_go", lambda *_: None)
 
 
-def _forget_what_was_unmasked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Member, "has_unmasked", property(lambda _: False))
-
-
-def _draw_each_share_again(patch: pytest.MonkeyPatch) -> None:
-    begun: Any = site_sums._begun
-
-    def forgetful(*about: Any) -> Any:
-        return *begun(*about)[:2], site_sums._NO_SHARE
-
-    patch.setattr(site_sums, "_begun", forgetful)
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize(
     ("take_out", "found"),
@@ -68,16 +57,15 @@ def _draw_each_share_again(patch: pytest.MonkeyPatch) -> None:
         (_charge_nothing, "not charged"),
         (_limit_nothing, "is beyond its limit"),
         (_let_sums_go_uncharged, "not charged"),
-        (_forget_what_was_unmasked, "unmasks two sums"),
-        (_draw_each_share_again, "draws shares again"),
+        (forget_what_was_unmasked, "unmasks two sums"),
+        (draw_each_share_again, "draws shares again"),
     ],
 )
 def test_what_a_site_does_not_do_is_found(
-    take_out: Callable[[pytest.MonkeyPatch], None],
+    take_out: TakeOut,
     found: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     take_out(monkeypatch)
-    violations = attack(1500, seed=5, folder=tmp_path).violations
-    assert any(found in violation for violation in violations), violations[:5]
+    assert_found(found, attack(1500, seed=5, folder=tmp_path).violations)

@@ -1,14 +1,18 @@
 """A server that attacks secure sums of blocks: `tests.adversaries.summed_blocks`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from flwr_fbo.secure import site_sums as site
 from flwr_fbo.secure.masks import SumKeys
 from flwr_fbo.secure.member import Member
 from tests.adversaries.summed_blocks import attack
+from tests.support.taken_out import (
+    TakeOut,
+    assert_found,
+    draw_each_share_again,
+    forget_what_was_unmasked,
+)
 
 
 def test_nothing_leaves_that_is_not_allowed() -> None:
@@ -25,19 +29,6 @@ def test_ten_thousand_messages() -> None:
     tally = attack(messages=10_000, seed=1)
     assert not tally.violations
     assert tally.sums > 40
-
-
-def _forget_what_was_unmasked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Member, "has_unmasked", property(lambda _: False))
-
-
-def _draw_each_share_again(patch: pytest.MonkeyPatch) -> None:
-    begun: Any = site._begun
-
-    def forgetful(*about: Any) -> Any:
-        return *begun(*about)[:2], site._NO_SHARE
-
-    patch.setattr(site, "_begun", forgetful)
 
 
 def _believe_all_signatures(patch: pytest.MonkeyPatch) -> None:
@@ -59,17 +50,16 @@ def _answer_exchanges_again(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("take_out", "found"),
     [
-        (_forget_what_was_unmasked, "was unmasked over"),
-        (_draw_each_share_again, "draws shares again"),
+        (forget_what_was_unmasked, "was unmasked over"),
+        (draw_each_share_again, "draws shares again"),
         (_believe_all_signatures, "was unmasked over"),
         (_answer_exchanges_again, "two answers of site"),
     ],
 )
 def test_what_a_site_does_not_check_is_found(
-    take_out: Callable[[pytest.MonkeyPatch], None],
+    take_out: TakeOut,
     found: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     take_out(monkeypatch)
-    violations = attack(messages=3000).violations
-    assert any(found in violation for violation in violations), violations[:5]
+    assert_found(found, attack(messages=3000).violations)

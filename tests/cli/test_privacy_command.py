@@ -20,11 +20,12 @@ def test_privacy_prints_published_and_exact_side_by_side() -> None:
         "--releases=60",
         "--q=.35",
         "--z=4",
+        f"--delta={29**-1.1}",
         "--rdp",
     )
     result = invoke(*options)
     assert result.exit_code == 0, result.output
-    assert "delta = 0.0246 (1/N^1.1, as in the paper)" in result.output
+    assert "delta = 0.0246;" in result.output
     assert "Warning: delta 0.025 is not" in result.stderr
     split = [line.split() for line in result.output.splitlines()]
     rows = {words[0]: words for words in split if words}
@@ -122,9 +123,9 @@ def test_privacy_inverts_and_speaks_json() -> None:
         (("--releases", "0"), "Error: --releases=0 is not allowed: an integer >= 1"),
         (("--agents=2000000",), "--agents=2000000 is not allowed: at most 1000000"),
         (("--preset", "papers"), "did you mean 'paper'"),
-        (("--q", "0.01"), "below sampling_probability=0.01"),
+        (("--q", "0.001"), "below sampling_probability=0.001"),
         (("--q", ".2", "--delta", ".2"), "delta=0.2 is not allowed: below sampling"),
-        (("--strategy=FedVote", "--q", "0.01"), "below sampling_probability=0.01"),
+        (("--strategy=FedVote", "--q", "0.001"), "below sampling_probability=0.001"),
     ],
 )
 def test_privacy_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:

@@ -14,6 +14,7 @@ from optuna.distributions import FloatDistribution
 from scipy.integrate import quad
 from scipy.stats import norm
 
+<<<<<<< HEAD
 from flwr_fbo import (
     DecentralizedFedUCB,
     FedGOUCB,
@@ -30,6 +31,9 @@ from flwr_fbo.bandits import (
     NeuralPrivacy,
     PeerGraph,
 )
+=======
+from flwr_fbo import DPFTSDE, FedVote, Privacy, PrivateChoice
+>>>>>>> audits
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu, poisson_epsilon
 from flwr_fbo.privacy.guarantee import (
@@ -187,6 +191,19 @@ def test_a_delta_that_is_not_well_below_one_over_the_units_is_warned_of() -> Non
     said = delta_warning(1e-3, 101, CLIENT)
     assert "not well below one over the 101 clients" in said
     assert "at most 0.00099" in said
+
+
+@pytest.mark.parametrize(("num_agents", "delta"), [(5, 1e-3), (1000, 1e-4)])
+@pytest.mark.parametrize("strategy", [FedVote, DPFTSDE])
+def test_a_delta_that_is_not_given_is_small_enough(
+    strategy: Any, num_agents: int, delta: float
+) -> None:
+    """What is promised by default keeps to the rule, and nothing is warned of."""
+    space = {"x": FloatDistribution(0, 1)}
+    noisy = Privacy(noise_multiplier=1.0)
+    server = strategy(space, "maximize", num_agents, privacy=noisy).server
+    assert server.delta == delta
+    assert "not well below" not in "".join(server.summary())
 
 
 def test_little_noise_with_sampling_has_a_finite_epsilon() -> None:

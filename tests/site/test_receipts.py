@@ -15,11 +15,19 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from flwr_fbo._common.errors import RefusedError
+from flwr_fbo._common.fields import to_json
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, Promise
 from flwr_fbo.site.gate import Gate
-from flwr_fbo.site.receipts import Mark, ReceiptBook, SignedReceipt, read_mark
+from flwr_fbo.site.proofs import check_kept
+from flwr_fbo.site.receipts import (
+    Mark,
+    ReceiptBook,
+    ServerKey,
+    SignedReceipt,
+    read_mark,
+)
 from flwr_fbo.site.site import Answer
 from flwr_fbo.study.codec import RECEIPT_ENTRY
 from tests.support.lost_folders import (
@@ -336,6 +344,37 @@ def test_a_receipt_that_somebody_has_changed_is_refused(tmp_path: Path) -> None:
     server.ask(node, 2)
 
 
+def _of_another_version(text: str, key: ServerKey) -> str:
+    """Return a receipt whose promise has no unit of privacy, signed anew."""
+    receipt = SignedReceipt.read(text).receipt
+
+    class Older:
+        """A receipt as an older server knows it."""
+
+        def to_json(self) -> dict[str, Any]:
+            body = to_json(receipt)
+            del body["promise"]["unit"]
+            return body | {"charges": receipt.charges + 1, "head": 7}
+
+    older: Any = Older()
+    return key.signed(older)
+
+
+def test_a_receipt_of_another_version_says_so(tmp_path: Path) -> None:
+    """To whoever runs the site; the server learns that it is not valid, as ever."""
+    server, node = Server(), Node(tmp_path)
+    server.ask(node, 1)
+    text = _of_another_version(server.book.receipt(0), server.book._key)
+    said = "has another version of flwr_fbo. Install the same one at the server and"
+    with pytest.raises(RefusedError, match=said) as refused:
+        server.ask(node, 2, text)
+    assert refused.value.public == "This server's receipt is not valid."
+    kept = tmp_path / "receipt-0.json"
+    kept.write_text(text)
+    with pytest.raises(JournalError, match=rf"{kept.name} cannot be read .* {said}"):
+        check_kept(tmp_path, None)
+
+
 def test_a_receipt_of_another_study_or_site_is_refused(tmp_path: Path) -> None:
     server, node = Server(), Node(tmp_path)
     server.ask(node, 1)
@@ -513,7 +552,7 @@ def test_a_bad_file_of_receipts_adds_nothing(tmp_path: Path) -> None:
         arguments = ["ledger", "recover", str(tmp_path), str(tmp_path / "bad.json")]
         result = CliRunner().invoke(command, arguments)
         assert result.exit_code != 0
-        assert "has no receipts" in " ".join(result.output.split())
+        assert "cannot be read as receipts" in " ".join(result.output.split())
         assert not (tmp_path / FILE_NAME).exists()
 
 

@@ -75,13 +75,8 @@ from flwr_fbo.bandits import ContinualSettings, LinearUCBSettings
 from flwr_fbo.bandits.linear.blocks_belief import BlocksBelief
 from flwr_fbo.bandits.linear.confidence import Confidence
 from flwr_fbo.bandits.linear.leaving_the_sums import LEAVE_SHARE, Misfit
-<<<<<<< HEAD
 from flwr_fbo.bandits.linear.own_data import evidence_of_others, weighed
-from flwr_fbo.bandits.linear.settings import LocalData, geometric_schedule
-=======
-from flwr_fbo.bandits.linear.own_data import Others, weighed
 from flwr_fbo.bandits.linear.settings import geometric_schedule
->>>>>>> audits
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.noisy_sums import Evidence
 from flwr_fbo.privacy.gaussian import gaussian_mu

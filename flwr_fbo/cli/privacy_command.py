@@ -25,11 +25,8 @@ from flwr_fbo.privacy.accounting import (
 from flwr_fbo.privacy.guarantee import (
     CLIENT,
     Guarantee,
-<<<<<<< HEAD
     Protects,
-=======
     default_delta,
->>>>>>> audits
     delta_warning,
     profile_text,
 )

@@ -13,11 +13,7 @@ from flwr_fbo.cli.run_config import run_config_option, short_values
 from flwr_fbo.cli.tune_record import written_files
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-<<<<<<< HEAD
 from flwr_fbo.privacy.guarantee import Guarantee
-=======
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, default_delta
->>>>>>> audits
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.decisions.enough_voices import (
     LITTLE,

@@ -100,6 +100,8 @@ _AGAINST = {
 _LARGEST_DELTA = 1e-2
 # Of few units; of more a tenth of one over their number.
 _DEFAULT_DELTA = 1e-3
+# Of examples there are up to 10,000.
+_DEFAULT_OF_EXAMPLES = 1e-5
 # Deltas at which a noise is shown besides its own.
 PROFILE = (1e-3, 1e-6, 1e-9)
 
@@ -257,9 +259,14 @@ def large_delta(num_units: int) -> float:
     return min(_LARGEST_DELTA / 2, 0.1 / num_units)
 
 
-def default_delta(num_units: int) -> float:
-    """Return the delta that is promised where none is given: a thousandth at most."""
-    return min(_DEFAULT_DELTA, large_delta(num_units))
+def default_delta(num_clients: int, protects: Protects = "client") -> float:
+    """Return the delta that is promised where none is given.
+
+    At most a thousandth for clients; 1e-5 for examples, whose number is not known yet.
+    """
+    if protects == "example":
+        return _DEFAULT_OF_EXAMPLES
+    return min(_DEFAULT_DELTA, large_delta(num_clients))
 
 
 def delta_warning(delta: float, num_units: int, unit: PrivacyUnit) -> str:

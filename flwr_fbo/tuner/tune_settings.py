@@ -14,11 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-<<<<<<< HEAD
-from flwr_fbo.privacy.guarantee import Protects, large_delta
-=======
-from flwr_fbo.privacy.guarantee import default_delta
->>>>>>> audits
+from flwr_fbo.privacy.guarantee import Protects, default_delta
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.tuner.candidates.trial_space import TrialSpace
@@ -33,23 +29,6 @@ from flwr_fbo.tuning.search.settings import Direction
 _log = logging.getLogger("flwr.fbo")
 
 MODEL = "model.npz"
-<<<<<<< HEAD
-# Of a private choice: at most so much, and a tenth of one client's share.
-_MOST_DELTA = 1e-3
-# Of one that protects an example: there are up to 10,000 of them.
-_OF_EXAMPLES = 1e-5
-
-
-def default_delta(num_agents: int, protects: Protects = "client") -> float:
-    """Return the delta that is promised where none is asked for: at most 1/(10 N).
-
-    Where one example is protected it is 1e-5.
-    """
-    if protects == "example":
-        return _OF_EXAMPLES
-    return min(_MOST_DELTA, large_delta(num_agents))
-=======
->>>>>>> audits
 
 
 @dataclass(frozen=True)

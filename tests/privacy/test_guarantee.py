@@ -14,8 +14,8 @@ from optuna.distributions import FloatDistribution
 from scipy.integrate import quad
 from scipy.stats import norm
 
-<<<<<<< HEAD
 from flwr_fbo import (
+    DPFTSDE,
     DecentralizedFedUCB,
     FedGOUCB,
     FedUCB,
@@ -31,9 +31,6 @@ from flwr_fbo.bandits import (
     NeuralPrivacy,
     PeerGraph,
 )
-=======
-from flwr_fbo import DPFTSDE, FedVote, Privacy, PrivateChoice
->>>>>>> audits
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.gaussian import gaussian_epsilon, gaussian_mu, poisson_epsilon
 from flwr_fbo.privacy.guarantee import (

@@ -34,10 +34,6 @@ def test_sampling_ratio_is_never_below(q: float) -> None:
 
 
 def test_the_scheme_says_whom_its_epsilon_protects() -> None:
-<<<<<<< HEAD
-    """In a sample of fixed size somebody else takes the place of whoever is out."""
-=======
     """Somebody else takes the place of whoever is left out of a fixed-size sample."""
->>>>>>> audits
     assert Subsampling.poisson(0.5).unit == CLIENT
     assert Subsampling.fixed_size(0.5, 4).unit == REPLACED_CLIENT

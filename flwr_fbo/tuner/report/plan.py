@@ -18,29 +18,19 @@ from flwr_fbo.privacy.accounting import (
     calibrate_noise_multiplier,
 )
 from flwr_fbo.privacy.conditions import WITHOUT_TRAINING
-<<<<<<< HEAD
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.guarantee import (
     CLIENT,
     EXAMPLE,
     Guarantee,
     Protects,
-=======
-from flwr_fbo.privacy.guarantee import (
-    CLIENT,
-    Guarantee,
     default_delta,
->>>>>>> audits
     delta_warning,
     profile_text,
 )
 from flwr_fbo.study.report.plan import StudyPlan
-<<<<<<< HEAD
 from flwr_fbo.tuner.decisions.enough_voices import enough_examples
 from flwr_fbo.tuner.private_choice import PrivateChoice
-from flwr_fbo.tuner.tune_settings import default_delta
-=======
->>>>>>> audits
 
 _TAKEN = ("num_releases", "epsilon", "delta", "noise_multiplier", "protects")
 # Beyond these only memory and patience of whoever asks would end.

@@ -268,13 +268,11 @@ def neural_regret(
     return float(run.regret.sum() + run.regret_before) / evaluations
 
 
-def _without_parentheses(
-    self: FedGOUCBAgent, action: ArrayLike, reward: float, is_new: bool
-) -> None:
+def _without_parentheses(self: FedGOUCBAgent, action: ArrayLike, reward: float) -> None:
     """Add g g'w0 + y - f to b as printed: the residual to each coordinate."""
     x = np.asarray(action)
     if self.w0 is None:
-        _record(self, x, reward, is_new)
+        _tell(self, x, reward)
         return
     values, gradients = self.model.values_and_gradients(self.w0, x[None])
     g, residual = gradients[0], float(reward - values[0])
@@ -285,12 +283,12 @@ def _without_parentheses(
     self._num_seen += 1
 
 
-_record = FedGOUCBAgent._record
+_tell = FedGOUCBAgent.tell
 
 
 def fails_without_parentheses(seed: int) -> float:
     """Return 1.0 if the estimate runs out of bounds, else 0.0."""
-    patched = mock.patch.object(FedGOUCBAgent, "_record", _without_parentheses)
+    patched = mock.patch.object(FedGOUCBAgent, "tell", _without_parentheses)
     try:
         neural_regret(NEURAL, seed, patched)
     except np.linalg.LinAlgError:

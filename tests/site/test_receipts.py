@@ -352,7 +352,7 @@ def _of_another_version(text: str, key: ServerKey) -> str:
         """A receipt as an older server knows it."""
 
         def to_json(self) -> dict[str, Any]:
-            body = to_json(receipt)
+            body: dict[str, Any] = to_json(receipt)
             del body["promise"]["unit"]
             return body | {"charges": receipt.charges + 1, "head": 7}
 

@@ -179,7 +179,8 @@ class BanditAuditPlan(StudyPlan):
         With the exact calibration it is the settings' own, with the paper's a part of
         it. Infinite where an agent plays on that acts on its own raw trials.
         """
-        releases, epsilon, conditions = self.settings.releases, math.inf, ()
+        releases, epsilon = self.settings.releases, math.inf
+        conditions: tuple[str, ...] = ()
         if self._is_covered:
             epsilon = gaussian_epsilon(releases.delta, releases.mu)
             conditions = (FINISHED_TABLE,) * self.settings.fixed_rows

@@ -149,7 +149,7 @@ def best_guess(entries: Entries) -> float:
         joint_delta,
     )
 
-    losses = composed_losses(entries)
+    losses = composed_losses(entries, replaced=False)
     nothing = LossDistribution.nothing(losses[0].step)
     return (1 + max(joint_delta(loss, nothing, 0.0) for loss in losses)) / 2
 

@@ -387,7 +387,11 @@ def test_the_example_runs_as_it_is_written() -> None:
 def test_neighbours_that_are_near_stay_so_as_integers(distance: float) -> None:
     """The noise is for their distance after rounding, and not for a whole message."""
     noise = IntegerNoise(5, 4, 16, 1.0, 2.0, distance=distance)
-    whole, rng, farthest = IntegerNoise(5, 4, 16, 1.0, 2.0), np.random.default_rng(0), 0
+    whole, rng, farthest = (
+        IntegerNoise(5, 4, 16, 1.0, 2.0),
+        np.random.default_rng(0),
+        0.0,
+    )
     for _ in range(200):
         message, step = rng.normal(size=(2, 16))
         message *= rng.uniform(0.0, 1.0) / np.linalg.norm(message)

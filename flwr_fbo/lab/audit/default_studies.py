@@ -124,6 +124,13 @@ def federation_tuner(epsilon: float = EPSILON, delta: float = DELTA) -> TunerAud
     )
 
 
+def tuner_per_example(epsilon: float = EPSILON, delta: float = DELTA) -> TunerAuditPlan:
+    """Return `FederationTuner`'s that protects one example, which is replaced."""
+    return TunerAuditPlan.of(
+        PrivateChoice(epsilon, delta, protects="example", allow_large_delta=True), 5, 2
+    )
+
+
 def flipped(make: Callable[[float, float], TuningAuditPlan]) -> MakePlan:
     """Return what makes the same plan with messages that flip."""
 
@@ -141,7 +148,11 @@ STUDIES: dict[str, tuple[MakePlan, ...]] = {
     "FedWarmStart": (fed_warm_start, flipped(fed_warm_start)),
     "FedUCB": (fed_ucb, fed_ucb_own, fed_ucb_running),
     "FedGOUCB": (fed_go_ucb,),
-    "FederationTuner": (federation_tuner, flipped(federation_tuner)),
+    "FederationTuner": (
+        federation_tuner,
+        flipped(federation_tuner),
+        tuner_per_example,
+    ),
 }
 
 

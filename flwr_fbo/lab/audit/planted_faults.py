@@ -127,8 +127,8 @@ def _with_noise(noise: Callable[[ReleaseSettings], Noise]) -> Build:
 def _no_clip(settings: ReleaseSettings, entropy: Entropy) -> Release:
     far = 1e6
     wide = settings.clip_norm * far
-    # The noise stays as it is: a clip norm times a noise multiplier.
-    narrow = settings.noise_multiplier / far
+    # The noise stays as it is: a multiplier times the clip norm, or times a distance.
+    narrow = settings.noise_multiplier / (far if settings.distance is None else 1.0)
     return Release(replace(settings, clip_norm=wide, noise_multiplier=narrow), entropy)
 
 

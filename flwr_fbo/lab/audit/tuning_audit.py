@@ -15,6 +15,10 @@ clients' ballots are about two trials. The canary's are ten times as long as a b
 is, for the one trial or the other; in the other world they do not come, or are for the
 other trial. The others send zeros. `benchmarks/tuner_audit.py` draws whole runs, with
 the clients' half: the same releases, at a hundred times the cost.
+
+Where the choice protects an example, each client has one. The canary's is right in one
+trial of the two, and in the other world, which has another example in its place, in the
+other. Its ballots are ten times as long as those of one example, too.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from flwr_fbo.privacy.guarantee import (
     REPLACED_CLIENT,
     Adjacency,
     Guarantee,
+    PrivacyUnit,
     Trust,
 )
 from flwr_fbo.privacy.noise import Entropy
@@ -323,6 +328,8 @@ _NUM_TRIALS = 2
 class TunerAuditPlan(TuningAuditPlan):
     """Plan of an audit of a tuner's choices: see `of`, and `TuningAuditPlan`.
 
+    Where one example is protected, the adjacency is ``"replaced"``.
+
     Attributes
     ----------
     choice : PrivateChoice
@@ -337,7 +344,32 @@ class TunerAuditPlan(TuningAuditPlan):
         chooser = PrivateChooser(choice, num_clients, num_rungs, noise_seed=0)
         settings, delta = chooser.planned(_NUM_TRIALS), choice.delta
         rungs = tuple(range(1, num_rungs + 1))
-        return cls(settings, delta, rungs, _NUM_TRIALS, choice=choice)
+        adjacency = choice.ballots.unit.adjacency
+        return cls(
+            settings, delta, rungs, _NUM_TRIALS, adjacency=adjacency, choice=choice
+        )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_valid = self._unit.protects == "client" or self.adjacency == "replaced"
+        expected = "'replaced', where one example is protected"
+        require(is_valid, "adjacency", self.adjacency, expected)
+
+    @property
+    def _unit(self) -> PrivacyUnit:
+        return self.choice.ballots.unit
+
+    def _promise_of(self, accountant: ReleaseAccountant) -> PrivacySpent:
+        if self._unit.protects == "client":
+            return super()._promise_of(accountant)
+        # The noise is for an example that is replaced, not for twice as much.
+        return accountant.spent(Guarantee(self._unit, self.trust))
+
+    @property
+    def reach(self) -> float:
+        """Length of the canary's ballots: flipped, they are as far as neighbours."""
+        distance = self.settings.distance
+        return super().reach if distance is None else distance / 2
 
     @cached_property
     def _chooser(self) -> PrivateChooser:
@@ -353,7 +385,8 @@ class TunerAuditPlan(TuningAuditPlan):
         """Return what is drawn, in words."""
         return {
             **super().describe(),
-            "Study": f"{self.settings.num_agents} clients, "
+            "Study": f"{self.settings.num_agents} clients"
+            f"{'' if self._unit.protects == 'client' else ', one example each'}; "
             f"{len(self.iterations)} rungs with {_NUM_TRIALS} trials each",
             "Canary": f"client {self.canary}: ballots 10 times too long against "
             f"{self.instead}; the others send zeros",
@@ -363,8 +396,10 @@ class TunerAuditPlan(TuningAuditPlan):
         """Return the scores that one tuner releases, shape (K, 1, 2)."""
         chooser = copy(self._chooser)
         chooser.release = lambda _: mechanism
+        # As many as clients, so that a released mean of ballots is not scaled.
+        one_each = dict.fromkeys(range(self.settings.num_agents), 1)
         scores = [
-            chooser.choose(rung, ballots, _NUM_TRIALS).vectors
+            chooser.choose(rung, ballots, _NUM_TRIALS, one_each).vectors
             for rung, ballots in enumerate(rounds)
         ]
         return np.array(scores)[:, None]

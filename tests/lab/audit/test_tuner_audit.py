@@ -13,11 +13,13 @@ from flwr_fbo.lab.audit.default_studies import (
     STUDIES,
     fed_go_ucb,
     federation_tuner,
+    tuner_per_example,
 )
 from flwr_fbo.lab.audit.planted_faults import FAULTS
 from flwr_fbo.lab.audit.study_audit import StreamEntropy, audit
 from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.guarantee import EXAMPLE, Guarantee
 from flwr_fbo.tuner.choosers.private import PrivateChooser
 from flwr_fbo.tuner.message_headers import BALLOT
 from tests.support.apps import (
@@ -92,6 +94,47 @@ def test_faults_of_a_tuners_choices_are_found(fault: str) -> None:
 def test_correct_choices_of_a_tuner_are_not_flagged() -> None:
     result = audit(replace(federation_tuner(), num_draws=1000), StreamEntropy(1))
     assert 0.3 * EPSILON < result.epsilon_lower < EPSILON
+
+
+# --- A choice that protects one example
+
+
+def test_one_replaced_example_has_the_law_that_is_promised_per_example() -> None:
+    """N(-mu^2/2, mu^2) and N(mu^2/2, mu^2): as far as one example can move a ballot."""
+    plan = replace(tuner_per_example(), num_draws=1000)
+    mu = math.sqrt(2) / plan.settings.noise_multiplier
+    assert plan.promised.guarantee == Guarantee(EXAMPLE, "server")
+    assert gaussian_epsilon(DELTA, mu) == pytest.approx(plan.promised.epsilon, rel=1e-6)
+    worlds = plan.draw(StreamEntropy(1), None, lambda _: None)
+    for evidence, sign in zip(worlds, (1, -1), strict=True):
+        ratios = evidence.log_ratio
+        assert ratios.mean() == pytest.approx(sign * mu**2 / 2, abs=6 * mu / 1000**0.5)
+        assert ratios.std() == pytest.approx(mu, rel=6 / 2000**0.5)
+
+
+def test_a_correct_choice_per_example_is_not_flagged() -> None:
+    result = audit(replace(tuner_per_example(), num_draws=1000), StreamEntropy(1))
+    assert 0.3 * EPSILON < result.epsilon_lower < result.promised.epsilon
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "half-noise",
+        *(
+            pytest.param(fault, marks=pytest.mark.slow)
+            for fault in ("reused-noise", "noise-once", "counted-twice")
+        ),
+    ],
+)
+def test_faults_of_a_choice_per_example_are_found(fault: str) -> None:
+    plan = replace(tuner_per_example(), num_draws=1000)
+    assert audit(plan, StreamEntropy(3), FAULTS[fault]).violated
+
+
+def test_an_example_is_replaced_and_not_zeroed() -> None:
+    with pytest.raises(ValueError, match="adjacency='zeroed' is not allowed"):
+        replace(tuner_per_example(), adjacency="zeroed")
 
 
 # --- Bounds that are close to the promise

@@ -25,7 +25,10 @@ def test_the_command_audits_a_study_of_each_strategy() -> None:
     assert set(kinds) == {
         *((study, "client", "zeroed") for study in flips),
         *((study, "client", "replaced") for study in flips),
-        *((study, "example", "replaced") for study in ("FedUCB", "FedGOUCB")),
+        *(
+            (study, "example", "replaced")
+            for study in ("FedUCB", "FedGOUCB", "FederationTuner")
+        ),
     }
     for one in found:
         assert one["violated"] is False

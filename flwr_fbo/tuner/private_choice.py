@@ -66,13 +66,15 @@ class PrivateChoice:
     ValueError
         If an argument is not allowed; the message names it.
 
-    Notes ----- *Formal guarantees, protects="client"*. Adjacency: two studies are
-    neighbours if they differ in that one client's ballots are all zeroed. Ballots are
-    clipped to norm 1 for each rung, whatever the number of trials; the sum of a rung's
-    is released once, with Gaussian noise, and which trials survive is a function of the
-    sums that were released so far. Covered is what the releases reveal of one client's
-    *scores, given the models* that it scored. Not covered: the models themselves. They
-    were trained on the clients' data, that of the client in question included, and the
+    Notes
+    -----
+    *Formal guarantees, protects="client"*. Adjacency: two studies are neighbours if
+    they differ in that one client's ballots are all zeroed. Ballots are clipped to norm
+    1 for each rung, whatever the number of trials; the sum of a rung's is released
+    once, with Gaussian noise, and which trials survive is a function of the sums that
+    were released so far. Covered is what the releases reveal of one client's *scores,
+    given the models* that it scored. Not covered: the models themselves. They were
+    trained on the clients' data, that of the client in question included, and the
     server sees them. With Flower's SecAgg or SecAgg+ in `main` it sees, under the
     assumptions of that protocol, one weighted mean of the clients' models for each
     round of each trial. These means are exact, and where two trials train alike, means

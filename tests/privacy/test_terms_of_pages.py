@@ -17,6 +17,7 @@ PAGES = sorted(
     [
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("examples/*/README.md"),
+        ROOT / "README.md",
     ]
 )
 # A number that is a study's epsilon, in prose; and in what is printed.

@@ -14,6 +14,18 @@ _EXACT = (
     "on record)",
     "num-examples of each reply to a message of training",
 )
+# By whom the choice protects: what a site sends, what the server reads of it, and what
+# is exact besides.
+_RANKS: tuple[str, str, tuple[str, ...]] = (
+    "ballot on",
+    "how the site ranks the trained models of a rung",
+    (),
+)
+_SUMS: tuple[str, str, tuple[str, ...]] = (
+    "sum over validation examples of the scores of",
+    "how far apart the trained models of a rung are on the site's validation examples",
+    ("the number of the site's validation examples",),
+)
 _NOT_COVERED = (
     "the training: each model update is computed from the site's records, and the "
     "server reads it",
@@ -36,16 +48,21 @@ def study_facts(
     masked, size = ("masked ", None) if aggregation else ("", 8)
     is_private = identity["privacy"] is not None
     is_exact = not is_private and identity["score"] == "clients"
+    ballot, reads, exact = _RANKS
+    if is_private and identity["privacy"]["protects"] == "example":
+        ballot, reads, exact = _SUMS
+    elif is_exact:
+        exact = ("the scores of all trials",)
     return StudyFacts(
         "FederationTuner",
         tuple(Charge(row.facts["noise_multiplier"]) for row in rows if is_private),
         tuple(
-            Sent(f"{masked}ballot on {num} trials", 1, size and size * num)
+            Sent(f"{masked}{ballot} {num} trials", 1, size and size * num)
             for num in (len(row.facts["trials"]) for row in rows if is_private)
         ),
         "sums" if aggregation else "server",
-        "" if aggregation else "how the site ranks the trained models of a rung",
-        _EXACT + (("the scores of all trials",) if is_exact else ()),
+        "" if aggregation else reads,
+        _EXACT + exact,
         _NOT_COVERED,
         groups=(aggregation,) if aggregation else (),
         roster=aggregation["roster"] if aggregation else "",

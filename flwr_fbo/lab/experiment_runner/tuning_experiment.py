@@ -708,8 +708,12 @@ class TuningExperiment(OptimisationExperiment):
 
     @property
     def first_counted(self) -> int:
-        """The index of the first evaluation after the initial points."""
-        return int(self.base.agent.num_initial)
+        """The index of the first evaluation after random initial points.
+
+        Agents that start lean have none: where they begin is part of the method.
+        """
+        agent = self.base.agent
+        return 0 if agent.is_lean else int(agent.num_initial)
 
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:

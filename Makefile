@@ -33,6 +33,7 @@ lint: .venv/dev  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plug-in-numpyclient/before/digits_fedavg/*.py
+	$(BIN)/mypy examples/private-training/before/digits_private/*.py
 	$(BIN)/mypy examples/tune-fedavg-sklearn/before/digits_sgd/*.py
 	$(BIN)/mypy examples/tune-fedavg-pytorch/before/digits_torch/*.py
 

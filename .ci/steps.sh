@@ -34,7 +34,7 @@ documentation() {
 # Pinned: where CI runs, only this version comes without gigabytes of CUDA.
 environment() {
   make .venv/test
-  .venv/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+  .venv/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 opacus==1.6.0
   export FLWR_FBO_REQUIRE_TORCH=1
 }
 

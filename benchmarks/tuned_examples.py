@@ -1,14 +1,14 @@
-"""What tuning first is worth to the apps of `examples/tune-fedavg-*`.
+"""What tuning first is worth to `examples/tune-fedavg-*` and `private-training`.
 
-    python -m benchmarks.tuned_examples [sklearn] [pytorch] [--seeds 10]
+    python -m benchmarks.tuned_examples [sklearn] [pytorch] [private] [--seeds 10]
 
 The figure is the accuracy after the last round of training, on digits that no site has:
 mean and standard error over seeds of the settings that are tried, the noise and the
-first weights. 20 sites in the in-process Grid, one thread.
+first weights. In the in-process Grid, one thread.
 
 - *defaults*: `before/`.
 - *tuned*: `after/`, as it is but for the seeds.
-- *tuned, not private*: the same trials, chosen by exact means: ``privacy=None``.
+- *tuned, choice not private*: the same trials, chosen by exact means: ``privacy=None``.
 
 The last two lines are differences, paired by seed.
 """
@@ -23,7 +23,7 @@ import random
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,14 +35,18 @@ from numpy.typing import NDArray
 from flwr_fbo import FederationTuner, InProcessGrid, Seeds
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = ("sklearn", "pytorch")
-NUM_SITES = 20
+# Folder of an example, and its number of sites.
+NAMES = {
+    "sklearn": ("tune-fedavg-sklearn", 20),
+    "pytorch": ("tune-fedavg-pytorch", 20),
+    "private": ("private-training", 10),
+}
 
 # Version of the example, and arguments of its `FederationTuner` in place of the app's.
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "defaults": ("before", {}),
     "tuned": ("after", {}),
-    "tuned, not private": ("after", {"privacy": None}),
+    "tuned, choice not private": ("after", {"privacy": None}),
 }
 
 
@@ -88,7 +92,13 @@ def _forget(package: str) -> None:
         del sys.modules[name]
 
 
-def accuracies(folder: Path, seed: int, tuner: Mapping[str, Any]) -> list[float]:
+def accuracies(
+    folder: Path,
+    seed: int,
+    tuner: Mapping[str, Any],
+    num_sites: int = 20,
+    node_configs: Sequence[UserConfig] | None = None,
+) -> list[float]:
     """Run an app in the in-process Grid, which is *not private*.
 
     Parameters
@@ -99,6 +109,9 @@ def accuracies(folder: Path, seed: int, tuner: Mapping[str, Any]) -> list[float]
         Of the settings that are tried, the noise and the first weights, >= 0.
     tuner : mapping
         Arguments of its `FederationTuner`, if it has one, in place of the app's.
+    num_sites : int
+    node_configs : sequence of dict, optional
+        Of the sites. See `InProcessGrid`.
 
     Returns
     -------
@@ -127,7 +140,12 @@ def accuracies(folder: Path, seed: int, tuner: Mapping[str, Any]) -> list[float]
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)
             torch.manual_seed(seed)
-        grid = InProcessGrid(app.client.app, NUM_SITES, run_config=app.config)
+        grid = InProcessGrid(
+            app.client.app,
+            num_sites,
+            run_config=app.config,
+            node_configs=node_configs,
+        )
         app.server.app(grid, Context(1, 1, {}, RecordDict(), dict(app.config)))
     tests: Any = results[-1].evaluate_metrics_serverapp
     return [float(tests[round_]["accuracy"]) for round_ in sorted(tests)]
@@ -138,18 +156,20 @@ def table(name: str, num_seeds: int) -> list[str]:
 
     Parameters
     ----------
-    name : {"sklearn", "pytorch"}
+    name : str
+        One of ``NAMES``.
     num_seeds : int
         >= 2.
     """
-    example = EXAMPLES / f"tune-fedavg-{name}"
+    folder, num_sites = NAMES[name]
+    example, seeds = EXAMPLES / folder, range(num_seeds)
     found = {
         row: np.array(
-            [accuracies(example / v, s, changed)[-1] for s in range(num_seeds)]
+            [accuracies(example / v, s, changed, num_sites)[-1] for s in seeds]
         )
         for row, (v, changed) in ROWS.items()
     }
-    for row in ("defaults", "tuned, not private"):
+    for row in ("defaults", "tuned, choice not private"):
         found[f"tuned minus {row}"] = found["tuned"] - found[row]
     return [f"{name}: {row}: {mean_and_error(values)}" for row, values in found.items()]
 
@@ -162,7 +182,9 @@ def mean_and_error(values: NDArray[np.float64]) -> str:
 def main() -> None:
     """Print a table for each example."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help=f"of {NAMES}")
+    parser.add_argument(
+        "examples", nargs="*", metavar="EXAMPLE", help=f"of {', '.join(NAMES)}"
+    )
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
     logging.disable(logging.WARNING)

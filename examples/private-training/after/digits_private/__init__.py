@@ -1,0 +1,1 @@
+"""Federated averaging of a small network, each site training by DP-SGD."""

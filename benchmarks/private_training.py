@@ -35,9 +35,9 @@ Endpoints, written down before the run, at total epsilon 4 and 8: test accuracy 
 weights and all noise): lower 95 % bound above 0 on each task. *Tuned* less *best of 16*
 on the first three seeds: -0.02 or more on each task.
 
-Its other seven seeds, and the exact choice, were added after these had been seen. The
-rows in ``benchmarks/private_training.jsonl`` before them were played without a seed of
-the order in which Flower asks clients, and differ from those of another run by chance.
+Later seeds of it, and the exact choice, were added after these had been seen. The rows
+in ``benchmarks/private_training.jsonl`` before them were played without a seed of the
+order in which Flower asks clients, and differ from those of another run by chance.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ IN_PROSE = re.compile(
 )
 PRINTED = re.compile(rf"(?i)\bepsilon:? *=? *(?:>= )?{_NUMBER}")
 # What follows one that has its terms, in one of the ways in which output has them.
-_WORDS = r"(?:message or zeros|message replaced|with or without it|replaced by another)"
+_WORDS = r"(?:message or zeros|with or without it|(?:message )?replaced by another)"
 TERMS = re.compile(
     rf"(?i)epsilon\W{{1,3}}\S+ per (?:client|example|patient) \({_WORDS}, delta "
 )
 ALONE = re.compile(
     r"Where an epsilon stands alone on this page, it is per (?:client \(message or "
-    r"zeros|example \(replaced by another), delta [\d.e-]+\)"
+    r"zeros|example \((?:with or without it|replaced by another)), delta [\d.e-]+\)"
 )
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Blocks whose lines are what something has printed, but for the commands in them.

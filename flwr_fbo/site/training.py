@@ -59,7 +59,9 @@ def charge_training(
         are charged one after another, since a server could stop at any of these. A
         round fits if it has at least the plan's noise multiplier, at most its sampling
         probability, and no more steps than are left. One that does not counts besides.
-        By default the round is all.
+        Every round of a run must give the same plan, or a second one is charged: take
+        its rounds from a key of the app's own, as a tuner sends ``num-server-rounds``
+        of its parts. By default the round is all.
     limits : Limits, optional
         Limits that hold besides those of the node config, such as
         ``fbo-max-epsilon-per-example``, and those of the app.

@@ -725,7 +725,7 @@ def test_earlier_private_tunings_of_an_app_are_counted(tmp_path: Path) -> None:
     assert "that is another release" in again.stderr
     of_example = ("--epsilon", 400, "--protects", "example", "--trials", 3)
     mixed = _tune("app", *METRIC, *SEARCH, *of_example)
-    told = "has 2 other private tunings on record here (epsilon 500, 500, 999 in all;"
+    told = "has 2 other private tunings on record here (epsilon 499.6 per client ("
     assert told in " ".join(mixed.stdout.split()), mixed.stdout
     spent = "Privacy: epsilon 400 per example (replaced by another, delta 1e-05)"
     assert spent in mixed.stdout

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, PrivacyUnit
+from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, ONE_EXAMPLE_LESS, PrivacyUnit
 from flwr_fbo.study import conditions
 from flwr_fbo.study.conditions import total_guarantee, totals_of
 
-OTHER_EXAMPLE = PrivacyUnit("example", "zeroed")
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +26,9 @@ def _charge(unit: PrivacyUnit | None) -> dict[str, Any]:
         ([], (CLIENT,)),
         ([CLIENT, None], (CLIENT,)),
         ([EXAMPLE], (EXAMPLE,)),
-        ([OTHER_EXAMPLE], (EXAMPLE,)),
-        ([OTHER_EXAMPLE, EXAMPLE], (EXAMPLE,)),
-        ([CLIENT, OTHER_EXAMPLE], (CLIENT, EXAMPLE)),
+        ([ONE_EXAMPLE_LESS], (ONE_EXAMPLE_LESS,)),
+        ([ONE_EXAMPLE_LESS, EXAMPLE], (ONE_EXAMPLE_LESS,)),
+        ([CLIENT, ONE_EXAMPLE_LESS], (CLIENT, ONE_EXAMPLE_LESS)),
         ([None, EXAMPLE], (CLIENT, EXAMPLE)),
     ],
 )

@@ -117,6 +117,7 @@ class Ballots(ABC):
         Parameters
         ----------
         rng : numpy.random.Generator
+            Draws the chance of all tuners.
         shape : tuple of int
             Numbers of tuners and of trials of the first rung.
         agree : bool

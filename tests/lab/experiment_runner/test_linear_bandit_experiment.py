@@ -353,7 +353,8 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     assert values["experiment"]["task"]["dimension"] == 3
     assert values["private"] is False
     assert any("only with all other records fixed" in note for note in values["notes"])
-    assert set(values["methods"]["fed-ucb"]) == {
+    terms = {"delta", "unit", "adjacency", "trust", "conditions"}
+    assert set(values["methods"]["fed-ucb"]) == terms | {
         "epsilon",
         "regret",
         "over_independent",

@@ -9,7 +9,6 @@ from flwr_fbo.study import conditions
 from flwr_fbo.study.conditions import total_guarantee, totals_of
 
 
-
 @pytest.fixture(autouse=True)
 def _units(monkeypatch: pytest.MonkeyPatch) -> None:
     """A charge's kind is its unit here."""

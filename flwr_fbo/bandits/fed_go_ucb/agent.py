@@ -321,14 +321,13 @@ class FedGOUCBAgent:
         if self.w0 is None:
             self._seen += zip(actions, rewards.tolist(), strict=True)
         elif self._privacy is None:  # else it acts on released sums only
-            with np.errstate(over="ignore", invalid="ignore"):
-                values, gradients = self.model.values_and_gradients(self.w0, actions)
-            residuals, ellipsoid = rewards - values, self._ellipsoid()[0]
-            finite = np.isfinite(residuals) & np.isfinite(gradients).all(axis=1)
-            gradients = np.where(finite[:, None], gradients, 0.0)
-            residuals = np.where(finite, residuals, 0.0)
-            for g, residual in zip(gradients, residuals.tolist(), strict=True):
-                ellipsoid.observe(g, residual)
+            # One by one: a batch rounds otherwise, and a decision would not repeat.
+            for action, reward in zip(actions, rewards.tolist(), strict=True):
+                try:
+                    g, residual = self._evaluated(action, reward)
+                except FloatingPointError:
+                    g, residual = np.zeros(self.w0.shape), 0.0
+                self._ellipsoid()[0].observe(g, residual)
                 self._seen.append((g, residual))
 
     @one_blas_thread

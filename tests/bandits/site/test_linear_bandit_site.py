@@ -240,7 +240,12 @@ def _most(epsilon: float, delta: float = 0.1) -> Limits:
 LIMITS: list[tuple[Limits | None, LinearUCBSettings, int | None, str]] = [
     (None, replace(SETTINGS, releases=NOT_PRIVATE), None, "not private"),
     (None, SETTINGS, None, ""),
-    (_most(29), SETTINGS, None, r"epsilon 30 per example \(.*0\.1; .*\), and max_epsil"),
+    (
+        _most(29),
+        SETTINGS,
+        None,
+        r"epsilon 30 per example \(.*0\.1; .*\), and max_epsil",
+    ),
     (_most(30), SETTINGS, None, ""),
     (_most(30), CASES["raw"], None, "promises less"),
     (

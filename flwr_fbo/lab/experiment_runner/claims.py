@@ -216,8 +216,8 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
 def hours_missing(found: Iterable[Finding]) -> float:
     """Return the CPU hours that the claims of an experiment lack, together.
 
-    Of those that are undecided, or not told from noise-only, and whose effect at most `MOST_NEEDED` seeds, or functions, would show. What
-    claims share is counted once.
+    Of those that are undecided, or not told from noise-only, and whose effect at most
+    `MOST_NEEDED` seeds, or functions, would show. What claims share is counted once.
     """
     missing: dict[str, float] = {}
     for finding in found:

@@ -29,7 +29,7 @@ def test_nothing_leaves_uncharged(tmp_path: Path) -> None:
     assert_right(attack(400, seed=3, folder=tmp_path))
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_nothing_leaves_uncharged_in_ten_thousand_messages(tmp_path: Path) -> None:
     tally = attack(10_000, seed=4, folder=tmp_path)
     assert_right(tally)

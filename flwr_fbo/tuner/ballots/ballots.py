@@ -38,10 +38,6 @@ class Ballots(ABC):
     unit: ClassVar[PrivacyUnit]
     voices: ClassVar[Literal["clients", "examples"]]
 
-    def negated(self) -> Ballots:
-        """Return the same where smaller values of the metric are better."""
-        return self
-
     @abstractmethod
     def vector(self, scores: FloatArray, weights: FloatArray) -> FloatArray:
         """Return a client's ballot, shape (K,).
@@ -89,11 +85,6 @@ class Ballots(ABC):
             distance=self.distance(num_trials),
         )
 
-    @staticmethod
-    @abstractmethod
-    def scale(num_clients: int, num_examples: int) -> float:
-        """Return the factor that makes scores of a released mean of ballots."""
-
     @classmethod
     @abstractmethod
     def noise_std(cls, num_trials: int, num_voices: int, z: float) -> float:
@@ -117,6 +108,7 @@ class Ballots(ABC):
         Parameters
         ----------
         rng : numpy.random.Generator
+            Source of the draws.
         shape : tuple of int
             Numbers of tuners and of trials of the first rung.
         agree : bool

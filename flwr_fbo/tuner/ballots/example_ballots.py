@@ -149,11 +149,6 @@ class ExampleBallots(Ballots):
         """Return the sensitivity for one example that is replaced: see above."""
         return _sensitivity(num_trials)
 
-    @staticmethod
-    def scale(num_clients: int, num_examples: int) -> float:
-        """Return what makes a score a difference of means, in parts of the range."""
-        return num_clients / max(num_examples, 1)
-
     @classmethod
     def noise_std(cls, num_trials: int, num_voices: int, z: float) -> float:
         """Return z times the sensitivity, over all examples."""

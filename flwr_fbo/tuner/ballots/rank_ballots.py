@@ -135,11 +135,6 @@ class RankBallots(Ballots):
         """Return None: a client's ballot is compared with zeros."""
         return
 
-    @staticmethod
-    def scale(num_clients: int, num_examples: int) -> float:
-        """Return 1: a score is a mean of ranks."""
-        return 1.0
-
     @classmethod
     def noise_std(cls, num_trials: int, num_voices: int, z: float) -> float:
         """Return z / N."""

@@ -76,18 +76,17 @@ class PrivateChoice:
     were released so far. Covered is what the releases reveal of one client's *scores,
     given the models* that it scored.
 
-    Not covered: the models themselves. They were
-    trained on the clients' data, that of the client in question included, and the
-    server sees them. With Flower's SecAgg or SecAgg+ in `main` it sees, under the
-    assumptions of that protocol, one weighted mean of the clients' models for each
-    round of each trial. These means are exact, and where two trials train alike, means
-    over different clients can be subtracted. Masks do not make the choice private in
-    the training data. The choice is private in the client's *training data* only where
-    each training has client-level differential privacy of its own, and then at the
-    composed epsilon of all trials, all rounds and this choice, with the rounds of
-    trials that are trained again after a tuner was killed. A client's votes on models
-    that it has trained alone, as in DP-Hype (PoPETs 2026), are covered with its data;
-    but such models are no federated training.
+    Not covered: the models themselves. They were trained on the clients' data, that of
+    the client in question included, and the server sees them. With Flower's SecAgg or
+    SecAgg+ in `main` it sees, under the assumptions of that protocol, one weighted mean
+    of the clients' models for each round of each trial. These means are exact, and
+    where two trials train alike, means over different clients can be subtracted. Masks
+    do not make the choice private in the training data. The choice is private in the
+    client's *training data* only where each training has client-level differential
+    privacy of its own, and then at the composed epsilon of all trials, all rounds and
+    this choice, with the rounds of trials that are trained again after a tuner was
+    killed. A client's votes on models that it has trained alone, as in DP-Hype (PoPETs
+    2026), are covered with its data; but such models are no federated training.
 
     *Formal guarantees, protects="example"*. Adjacency: two studies are neighbours if
     they differ in that one validation example of one client is replaced by another. A

@@ -33,10 +33,13 @@ class Ballots(ABC):
         Whom the noise of a sum protects.
     voices : str
         Name of what the evidence in a sum grows with: ``"clients"`` or ``"examples"``.
+    keeps_luck : bool
+        Whether a trial that chance favours in one rung is favoured in all.
     """
 
     unit: ClassVar[PrivacyUnit]
     voices: ClassVar[Literal["clients", "examples"]]
+    keeps_luck: ClassVar[bool]
 
     @abstractmethod
     def vector(self, scores: FloatArray, weights: FloatArray) -> FloatArray:

@@ -84,6 +84,7 @@ class ExampleBallots(Ballots):
 
     unit = EXAMPLE
     voices = "examples"
+    keeps_luck = True  # the same examples are summed in each rung
 
     low: float = field(metadata=number(-1e9, 1e9))
     high: float = field(metadata=number(-1e9, 1e9))

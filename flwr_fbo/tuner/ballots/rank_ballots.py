@@ -115,6 +115,7 @@ class RankBallots(Ballots):
 
     unit = CLIENT
     voices = "clients"
+    keeps_luck = False
 
     def vector(self, scores: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the ranks; a constant vector where no score is finite."""

@@ -49,8 +49,9 @@ class TrialStates:
         # Another run of the tuner trains anew: scores of old models must not be ranked.
         if known.get("attempt") != attempt:
             self.forget(state)
-            about = {"attempt": attempt, "ballots": repr(examples)}
-            state[_ATTEMPT] = ConfigRecord(about)
+            state[_ATTEMPT] = ConfigRecord(
+                {"attempt": attempt, "ballots": repr(examples)}
+            )
             state[_SCORES] = MetricRecord()
         self._state = state
         self._stored = cast(MetricRecord, state[_SCORES])

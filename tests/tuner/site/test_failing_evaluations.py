@@ -47,8 +47,8 @@ class _Client:
             if trial in self.raises:
                 raise ArithmeticError
             score = float("nan") if self.is_nan else trial / 10
-            metrics = {"acc": score, "num-examples": NUM_EXAMPLES}
-            return Message(RecordDict({"m": MetricRecord(metrics)}), reply_to=message)
+            metrics = MetricRecord({"acc": score, "num-examples": NUM_EXAMPLES})
+            return Message(RecordDict({"m": metrics}), reply_to=message)
 
         self.site = Site(app)
 
@@ -71,7 +71,8 @@ class _Client:
         assert not reply.has_error(), reply.error
         header = read_header(reply.content)
         assert isinstance(header, ReplyHeader)
-        return reply.content[BALLOT]["ballot"].numpy(), header.num_examples
+        vector = reply.content.array_records[BALLOT]["ballot"].numpy()
+        return vector, header.num_examples
 
 
 def test_a_client_of_nan_counts_with_its_examples_whatever_else_has_failed() -> None:

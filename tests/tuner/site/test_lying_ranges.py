@@ -1,5 +1,6 @@
 """Servers that would move a ballot further than its noise hides one example."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,14 @@ def _app(num_right: int) -> ClientApp:
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         mean = num_right / NUM_EXAMPLES
-        metrics = {"acc": mean, "num-examples": NUM_EXAMPLES}
-        return Message(RecordDict({"m": MetricRecord(metrics)}), reply_to=message)
+        metrics = MetricRecord({"acc": mean, "num-examples": NUM_EXAMPLES})
+        return Message(RecordDict({"m": metrics}), reply_to=message)
 
     return app
 
 
 class _Lied:
-    """What a server gets for one range, weight and direction, each maybe a lie.
+    """A site that a server asks with one range and weight, each maybe a lie.
 
     Parameters
     ----------
@@ -53,11 +54,12 @@ class _Lied:
         Entries of the node config besides.
     """
 
-    def __init__(self, folder: Path, num_right: int = 40, **config: Any) -> None:
+    def __init__(
+        self, folder: Path, num_right: int = 40, config: Mapping[str, Any] = LIMITS
+    ) -> None:
         self.folder = folder
-        self.site = Site(
-            _app(num_right), **{"fbo-folder": str(folder), **LIMITS, **config}
-        )
+        given = {"fbo-folder": str(folder), **LIMITS, **config}
+        self.site = Site(_app(num_right), **given)
 
     def trials(
         self,
@@ -82,8 +84,7 @@ class _Lied:
 
 def _vector(reply: Message) -> np.ndarray[Any, Any]:
     assert not reply.has_error(), reply.error
-    record = reply.content[BALLOT]
-    return record["ballot"].numpy()  # type: ignore[index, union-attr, no-any-return]
+    return reply.content.array_records[BALLOT]["ballot"].numpy()
 
 
 LIES: dict[str, tuple[ExampleBallots, dict[str, float]]] = {
@@ -117,7 +118,7 @@ def test_a_range_or_a_weight_that_a_server_chooses_is_refused(
     lie: str, config: dict[str, Any], tmp_path: Path
 ) -> None:
     """At a site with a limit, and at one that only counts; nothing is charged."""
-    (examples, metric), asked = LIES[lie], _Lied(tmp_path, **config)
+    (examples, metric), asked = LIES[lie], _Lied(tmp_path, config=config)
     assert asked.trials(examples, metric).has_error()
     ballot = asked.ballot(examples)
     if examples == ACCURACY:  # then the weight was the lie, and there are no scores
@@ -131,8 +132,11 @@ def test_a_ballot_is_refused_for_scores_that_were_made_for_another(
     tmp_path: Path,
 ) -> None:
     """Of a metric with a weight, where no promise is per example, for example."""
-    config = {"fbo-max-epsilon-per-example": float("inf"), "fbo-max-delta": 0.1}
-    asked, of_client = _Lied(tmp_path, **config), Promise((Charge(1.0),), True, 1e-5)
+    config: dict[str, Any] = {"fbo-max-epsilon-per-example": float("inf")}
+    asked, of_client = (
+        _Lied(tmp_path, config=config),
+        Promise((Charge(1.0),), True, 1e-5),
+    )
     assert not asked.trials(None, {"acc": 1.5}, promise=of_client).has_error()
     reply = asked.ballot()
     assert reply.has_error()
@@ -146,14 +150,14 @@ def test_a_ballot_is_refused_for_scores_that_were_made_for_another(
 
 def test_another_range_needs_the_word_of_the_site(tmp_path: Path) -> None:
     loss = ExampleBallots(0.0, 10.0, 100)
-    asked = _Lied(tmp_path / "silent")
+    asked, own = _Lied(tmp_path / "silent"), {"fbo-metric-range": "0..10"}
     reply = asked.trials(loss)
     assert "fbo-metric-range" in str(reply.error.reason)
-    allowed = _Lied(tmp_path / "allowed", **{"fbo-metric-range": "0..10"})
+    allowed = _Lied(tmp_path / "allowed", config=own)
     assert not allowed.trials(loss).has_error()
     assert not allowed.ballot(loss).has_error()
     # Values up to 10 could move a mean in the default range by ten times as much.
-    strict = _Lied(tmp_path / "strict", **{"fbo-metric-range": "0..10"})
+    strict = _Lied(tmp_path / "strict", config=own)
     assert strict.trials(ACCURACY).has_error()
 
 

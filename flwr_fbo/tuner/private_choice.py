@@ -113,11 +113,13 @@ class PrivateChoice:
 
     Then no example can make a mean missing, NaN or out of the range. One that is counts
     as the worst value of all the client's examples; a client without any valid mean
-    sends a constant vector, by which the server counts the examples of such clients. An
-    app that breaks the first condition can have one example change a client's whole
-    ballot: nothing is promised then, and where the mean is within the range nobody can
-    see it. The client's examples in all of the trials are the same number, or it counts
-    with the fewest.
+    sends a constant vector, by which the server counts the examples of such clients. It
+    counts with the number of examples that it told last, also where the app raises an
+    exception; clients that told none are counted by themselves. An app that breaks the
+    first condition can have one example change a client's whole ballot: nothing is
+    promised then, and where the mean is within the range nobody can see it. The
+    client's examples in all of the trials are the same number, or it counts with the
+    fewest.
 
     *Failures, protects="client"*. They are part of a client's ballot: a score that is
     missing, NaN or infinite ranks below all finite ones. A client that was asked, and

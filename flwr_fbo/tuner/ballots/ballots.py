@@ -1,8 +1,9 @@
 """Base of the ballots: what a client says of a rung's trials, and how far it may go.
 
-A ballot is one vector about all trials of a rung. All that depends on whom the choice
-protects is here, so that choosers and evidence do not ask: the vector, its bounds, how
-far neighbours' ballots are apart, and what chance makes of their sum.
+A ballot is one vector about all trials of a rung. A class of ballots has what depends
+on whom the choice protects: the vector, its bounds, how far neighbours' ballots are
+apart, and what chance makes of their sum. Besides, choosers divide by the number of
+examples where ballots count them, and logs name what they count.
 """
 
 from __future__ import annotations

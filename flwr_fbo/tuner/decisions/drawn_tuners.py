@@ -55,7 +55,7 @@ def stds_of_leads(
     """
     numbers = np.arange(1.0, len(plans) + 1)
     if not ballots.keeps_luck:
-        return np.sqrt(numbers)
+        return np.asarray(np.sqrt(numbers))
     by_chance = np.array(
         [
             math.sqrt(2 * ballots.chance(num_trials, num_voices, num_clients))
@@ -64,7 +64,7 @@ def stds_of_leads(
         ]
     )
     noise = numbers - np.cumsum(by_chance**2)
-    return np.sqrt(noise + np.cumsum(by_chance) ** 2)
+    return np.asarray(np.sqrt(noise + np.cumsum(by_chance) ** 2))
 
 
 @lru_cache(maxsize=16)

@@ -26,8 +26,7 @@ def ballots_in(row: LedgerRow) -> type[Ballots]:
 
 def voices_in(row: LedgerRow) -> int:
     """Return how many clients, or examples, a rung's evidence is of."""
-    counted = f"num_{ballots_in(row).voices}"
-    return int(row.facts.get(counted, row.facts["num_ballots"]))
+    return int(row.facts.get("num_examples", row.facts["num_ballots"]))
 
 
 def decision_scores(rows: Sequence[LedgerRow]) -> FloatArray:

@@ -104,7 +104,8 @@ class TrialStates:
         Whether an app gives an answer says nothing of how many examples it has.
         """
         _, weight = self.scores.get(trial, (math.nan, math.nan))
-        self.score(trial, math.nan, weight)
+        # One of 0 would make a failure a trial that the client was not asked about.
+        self.score(trial, math.nan, weight or math.nan)
 
     def load(self, trial: int) -> RecordDict:
         """Return the app's state in a trial; at first what it is outside of trials.

@@ -39,6 +39,7 @@ class _Client:
     def __init__(self) -> None:
         self.raises: set[int] = set()
         self.is_nan = False
+        self.num_examples = NUM_EXAMPLES
         app = ClientApp(mods=[tuner_mod])
 
         @app.evaluate()
@@ -47,7 +48,7 @@ class _Client:
             if trial in self.raises:
                 raise ArithmeticError
             score = float("nan") if self.is_nan else trial / 10
-            metrics = MetricRecord({"acc": score, "num-examples": NUM_EXAMPLES})
+            metrics = MetricRecord({"acc": score, "num-examples": self.num_examples})
             return Message(RecordDict({"m": metrics}), reply_to=message)
 
         self.site = Site(app)
@@ -130,15 +131,20 @@ def test_clients_whose_apps_raise_everywhere_are_counted_by_the_server(
     check_evidence(_row(dict.fromkeys(range(N), tied)), N)
 
 
-def test_with_ranks_an_exception_still_ranks_last() -> None:
+@pytest.mark.parametrize("had_weight", [False, True])
+def test_with_ranks_an_exception_still_ranks_last(had_weight: bool) -> None:
     """Else a client could be silent about a bad trial."""
     client, promise = _Client(), Promise((Charge(1.0),), True, delta=1e-5)
-    client.raises = {3}
     settings = tuple({"x": float(n)} for n in TRIALS)
     about = "a", TRIALS, settings, TRIALS, {"acc": 1.0}, True, promise
-    client.site.ask(pack(TrialsHeader(*about), {n: RecordDict() for n in TRIALS}))
+    trials = pack(TrialsHeader(*about), {n: RecordDict() for n in TRIALS})
+    if had_weight:
+        client.num_examples = 0
+        client.site.ask(trials)
+    client.raises, client.num_examples = {3}, NUM_EXAMPLES
+    client.site.ask(trials)
     asked = ballot_of(trials=TRIALS, promise=promise)
     reply = client.site.ask(RecordDict({HEADER: header_record(asked)}))
-    vector = reply.content[BALLOT]["ballot"].numpy()  # type: ignore[index, union-attr]
+    vector = reply.content.array_records[BALLOT]["ballot"].numpy()
     assert vector.argmin() == 3
     assert vector.argmax() == 2

@@ -49,14 +49,22 @@ def test_the_reader_of_docstrings_sees_what_is_missing() -> None:
     assert entries(text, "Attributes") == {}
 
 
-def test_no_docstring_has_a_placeholder() -> None:
-    """A line such as ``{space, direction}``, for a program to replace."""
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        # A line such as ``{space, direction}``, for a program to replace.
+        r"^ *\{[\w, ]+\} *$",
+        # A heading that was filled into the paragraph below it.
+        r"\w +-{4,}",
+    ],
+)
+def test_no_docstring_has_a_line_that_is_broken(pattern: str) -> None:
     kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, kinds):
                 docstring = ast.get_docstring(node) or ""
-                found = re.findall(r"^ *\{[\w, ]+\} *$", docstring, re.MULTILINE)
+                found = re.findall(pattern, docstring, re.MULTILINE)
                 assert not found, (path.name, found)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.validation import (
     MOST,
+    is_number,
     require,
     require_bool,
     require_choice,
@@ -126,6 +127,19 @@ def positive(*, optional: bool = False) -> Metadata:
 def fraction(*, optional: bool = False) -> Metadata:
     """Allow a number between 0 and 1, both excluded."""
     return ruled(require_fraction, optional=optional)
+
+
+def interval(*, optional: bool = False) -> Metadata:
+    """Allow a pair of numbers up to 1e9, the smaller one first."""
+
+    def check(name: str, value: Any) -> None:
+        is_pair = isinstance(value, tuple) and len(value) == 2
+        is_pair = is_pair and all(is_number(end) and abs(end) <= 1e9 for end in value)
+        is_pair = is_pair and value[1] - value[0] >= 1e-9
+        allowed = "a pair of numbers, the smaller one first"
+        require(is_pair, name, value, allowed + optional * ", or None")
+
+    return ruled(check, optional=optional)
 
 
 def text(most: int) -> Metadata:

@@ -138,7 +138,8 @@ def tune(
         str | None,
         typer.Option(
             help="LOW..HIGH of one example's value, which the app clips; 0..1 by "
-            "default. With --protects example."
+            "default. With --protects example. Sites allow another range by "
+            "fbo-metric-range in their node config."
         ),
     ] = None,
     max_examples: Annotated[

@@ -372,14 +372,16 @@ class IntegerNoise(SumNoise):
     >>> round(noise.std(3), 2)  # of the noise; a trusted server adds 1.5
     1.84
 
-    Formal guarantees ----------------- Adjacency: two rounds are neighbours if one
-    site's message is replaced by zeros; with ``distance``, if it is replaced by one
-    that is so near. Suppose that ``honest`` sites whose messages are in the sum keep
-    their shares secret. The sum is then (epsilon + xi, e^xi delta)-DP wherever a
-    Gaussian mechanism with ``noise_multiplier`` is (epsilon, delta)-DP, and xi
-    (`log_ratio`) is at most 3e-28. All releases of a study compose like Gaussian
-    mechanisms: their xi add up. Without sampling, and for delta up to 1/2, the noise
-    also pays for xi: the sum is (epsilon, delta)-DP.
+    Formal guarantees
+    -----------------
+    Adjacency: two rounds are neighbours if one site's message is replaced by zeros;
+    with ``distance``, if it is replaced by one that is so near. Suppose that ``honest``
+    sites whose messages are in the sum keep their shares secret. The sum is then
+    (epsilon + xi, e^xi delta)-DP wherever a Gaussian mechanism with
+    ``noise_multiplier`` is (epsilon, delta)-DP, and xi (`log_ratio`) is at most 3e-28.
+    All releases of a study compose like Gaussian mechanisms: their xi add up. Without
+    sampling, and for delta up to 1/2, the noise also pays for xi: the sum is (epsilon,
+    delta)-DP.
 
     The guarantee needs: `encode` and `draw_share` at the honest sites, one share a
     message, and secure aggregation that shows only the sum. A wrap-around of the sum

@@ -61,13 +61,14 @@ class SecureRelease(PlannedRelease):
     >>> release.decoded(0, noise, SecureTotal((0, 1), total)).shape
     (1, 3)
 
-    Formal guarantees ----------------- Those of `IntegerNoise`, for the same adjacency
-    as `Release`: one site's messages are all zeroed. A site's contribution has norm 1
-    at most, in units of the exact sensitivity, so that z is
-    `effective_noise_multiplier`, whatever the server says of weights. With ``distance``
-    neighbours' contributions are 1 apart at most, in the same units, if that of
-    messages is what the site knows it to be: it has to check. All sites take part (q =
-    1): nobody could be sampled in secret.
+    Formal guarantees
+    -----------------
+    Those of `IntegerNoise`, for the same adjacency as `Release`: one site's messages
+    are all zeroed. A site's contribution has norm 1 at most, in units of the exact
+    sensitivity, so that z is `effective_noise_multiplier`, whatever the server says of
+    weights. With ``distance`` neighbours' contributions are 1 apart at most, in the
+    same units, if that of messages is what the site knows it to be: it has to check.
+    All sites take part (q = 1): nobody could be sampled in secret.
 
     Parameters
     ----------

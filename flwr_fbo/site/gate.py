@@ -93,8 +93,10 @@ from flwr_fbo.privacy.spending_ledger import (
 from flwr_fbo.secure import SumIdentity
 from flwr_fbo.site.kept_ledger import KeptLedger
 from flwr_fbo.site.limits import (
+    ACCURACY_RANGE,
     Limits,
     limits_text,
+    range_text,
     require_private,
 )
 from flwr_fbo.site.node_config_limits import site_limits
@@ -306,6 +308,25 @@ class Gate:
         """
         for limits in self._all:
             limits.check_promise(promise, unprotected, uniform_share)
+
+    def check_metric_range(self, values: tuple[float, float]) -> None:
+        """Raise `RefusedError` unless one example's value has this range at the site.
+
+        The noise is for one value in it: a server that names a narrower one has a
+        ballot move further than noise hides. A site that neither limits nor counts
+        anything would send it the exact scores, too.
+        """
+        if not self.is_bound and not self._kept.has_own_folder:
+            return
+        own = {limits.metric_range for limits in self._all} - {None}
+        if (own or {ACCURACY_RANGE}) != {values}:
+            known = " and ".join(range_text(each or ACCURACY_RANGE) for each in own)
+            raise refused(
+                f"the study's metric_range is {range_text(values)}, and that of this "
+                f"site is {known or range_text(ACCURACY_RANGE)}: if the app clips each "
+                "example's value to another one, set fbo-metric-range",
+                public="the range of its metric: see fbo-metric-range",
+            )
 
     def check_sums(
         self,

@@ -17,6 +17,7 @@ from flwr_fbo._common.fields import (
     flag,
     fraction,
     integer,
+    interval,
     number,
     positive,
 )
@@ -31,6 +32,8 @@ from flwr_fbo.privacy.guarantee import (
 )
 from flwr_fbo.privacy.spending_ledger import Promise
 
+# The range of a metric, where a site names no other: that of an accuracy.
+ACCURACY_RANGE = (0.0, 1.0)
 # What a server learns where a limit on all studies together is reached: not which one,
 # nor how far it is.
 LIMITS_REACHED = "its limits"
@@ -106,6 +109,12 @@ class Limits:
         Whether an epsilon may be for one trial with all other rows fixed, as it is with
         ``local_data="own"`` (see `LinearUCBSettings`). Of effect with a limit on
         epsilon.
+    metric_range : tuple of float, optional
+        Smallest and largest value that the app gives one example in a tuner's metric,
+        0 and 1 unless given here: in a node config ``"0..10"``. A site with a folder or
+        with limits takes part in a choice that protects one example only if it has this
+        range: the noise is made for it, and in a narrower one an example would move
+        more. See `PrivateChoice` for what else the app must keep to.
     min_agents : int, optional
         Smallest number of sites whose messages are summed. With this one, or any of the
         next four, a site takes part in no tuning study without secure aggregation, and
@@ -175,6 +184,9 @@ class Limits:
         default=None, metadata=number(0, 1, optional=True)
     )
     allow_fixed_rows: bool = field(default=False, metadata=flag())
+    metric_range: tuple[float, float] | None = field(
+        default=None, metadata=interval(optional=True)
+    )
     min_agents: int | None = field(default=None, metadata=_COUNT)
     min_threshold: int | None = field(default=None, metadata=_COUNT)
     min_honest: int | None = field(default=None, metadata=_COUNT)
@@ -316,12 +328,17 @@ NO_LIMITS = Limits()
 def limits_text(limits: Iterable[Limits]) -> str:
     """Return what limits say, each once: empty if they say nothing."""
     texts = [
-        f"{name}={value:g}"
+        f"{name}={range_text(value) if isinstance(value, tuple) else f'{value:g}'}"
         for each in limits
         for name, value in asdict(each).items()
-        if is_number(value)
+        if is_number(value) or isinstance(value, tuple)
     ]
     return ", ".join(dict.fromkeys(texts))
+
+
+def range_text(values: tuple[float, float]) -> str:
+    """Return a range as a node config has it."""
+    return f"{values[0]:g}..{values[1]:g}"
 
 
 def require_private(promise: Promise) -> None:

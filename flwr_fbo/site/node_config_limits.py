@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from flwr_fbo._common.errors import NodeConfigError
+from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo._common.validation import did_you_mean
 from flwr_fbo.site.limits import NO_LIMITS, Limits
 
@@ -69,14 +70,14 @@ def hearing(context: Context) -> Iterator[None]:
     finally:
         _HEARD.reset(token)
         if heard:
-            text = json.dumps([asdict(limits) for limits in heard])
+            text = json.dumps(to_json(heard))
             context.state[_RECORD] = ConfigRecord({"limits": text})
 
 
 def _heard(context: Context) -> list[Limits]:
     record = context.state.config_records.get(_RECORD)
     rows = [] if record is None else json.loads(str(record["limits"]))
-    return [Limits(**row) for row in rows]
+    return [from_json(Limits, row) for row in rows]
 
 
 def site_limits(context: Context, own: Limits | None = None) -> tuple[Limits, ...]:
@@ -102,7 +103,7 @@ def node_limits(context: Context) -> Limits:
             near = did_you_mean(meant or key, _ENTRIES)
             raise NodeConfigError(f"{text}{near}.", public=f"{text}.")
     configured = {
-        name: _number(context.node_config[key])
+        name: _value(context.node_config[key])
         for name, key in _NAMES.items()
         if key in context.node_config
     }
@@ -148,11 +149,13 @@ def _plain(key: str) -> str:
 _PLAIN = {_plain(entry): entry for entry in _ENTRIES}
 
 
-def _number(value: Any) -> Any:
-    """Return a number that a SuperNode's --node-config may give as text."""
+def _value(value: Any) -> Any:
+    """Return a number, or a range, that a SuperNode's --node-config gives as text."""
     if not isinstance(value, str):
         return value
     try:
+        if ".." in value:
+            return tuple(map(float, value.split("..")))
         return int(value) if value.isdecimal() else float(value)
     except ValueError:
         return value

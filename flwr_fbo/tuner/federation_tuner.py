@@ -189,10 +189,11 @@ class FederationTuner:
     ImportError
         If real noise is wanted and OpenDP is missing; the message names the extra.
 
-    Notes ----- *Formal guarantees*: those of `PrivateChoice`. Epsilon covers what the
-    releases reveal of one client's scores, or of one example's, *given the models*. The
-    models were trained on the clients' data, and nothing here makes that training
-    private.
+    Notes
+    -----
+    *Formal guarantees*: those of `PrivateChoice`. Epsilon covers what the releases
+    reveal of one client's scores, or of one example's, *given the models*. The models
+    were trained on the clients' data, and nothing here makes that training private.
 
     With ``privacy`` no client's metric reaches the server: replies to ``evaluate`` keep
     their keys, with NaN for numbers, empty lists and texts, and the weight 1, and so do

@@ -135,7 +135,8 @@ class TrialsHeader:
     rung, rounds : int
         Which rung it is, from 1, and its rounds of training, for the app's loggers.
     examples : ExampleBallots, optional
-        How a ballot sums over the client's examples. None: it has ranks.
+        How a ballot sums over the client's examples. None: it has ranks. Then the
+        metric is one, as it is: a weight would move it out of its range.
     """
 
     kind: ClassVar[str] = "trials"
@@ -302,6 +303,10 @@ def _check(header: Header) -> None:
         require(is_alive, "trials", trials, "some of those that are alive")
         is_paired = len(settings) == len(trials)
         require(is_paired, "settings", settings, "one for each trial")
+        # A weight could make any range of a metric that of an accuracy.
+        is_mean = header.examples is None or [*header.metric.values()] == [1]
+        allowed = "one with the weight 1, with examples"
+        require(is_mean, "metric", header.metric, allowed)
     elif isinstance(header, BallotHeader):
         trials, failed = header.trials, header.failed
         require(len(trials) > 0, "trials", trials, "one at least")

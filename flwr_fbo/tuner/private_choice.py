@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from flwr_fbo._common.fields import check_fields, choice, flag, integer, ruled
-from flwr_fbo._common.validation import is_number, require
+from flwr_fbo._common.fields import (
+    check_fields,
+    choice,
+    flag,
+    integer,
+    interval,
+    ruled,
+)
+from flwr_fbo._common.validation import require
 from flwr_fbo.privacy.gaussian import check_delta, check_epsilon
 from flwr_fbo.privacy.guarantee import Protects, require_small_delta
+from flwr_fbo.site.limits import ACCURACY_RANGE
 from flwr_fbo.tuner.ballots.ballots import Ballots
 from flwr_fbo.tuner.ballots.example_ballots import MOST_EXAMPLES, ExampleBallots
 from flwr_fbo.tuner.ballots.rank_ballots import RankBallots
 
-# Range of an accuracy, and the examples with which a client counts at most.
-_ACCURACY, _MAX_EXAMPLES = (0.0, 1.0), 10_000
-
-
-def _check_range(name: str, value: Any) -> None:
-    is_range = isinstance(value, tuple) and len(value) == 2
-    is_range = is_range and all(is_number(one) and abs(one) <= 1e9 for one in value)
-    is_range = is_range and value[1] - value[0] >= 1e-9
-    allowed = "a pair of numbers, the smaller one first, or None"
-    require(value is None or is_range, name, value, allowed)
+# Examples with which a client counts at most.
+_MAX_EXAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,9 @@ class PrivateChoice:
         values in a public range. See the notes.
     metric_range : tuple of float, optional
         Smallest and largest value that one example can have, where it is protected. By
-        default 0 and 1, as of an accuracy. The app must clip each value to it.
+        default 0 and 1, as of an accuracy. The app must clip each value to it, and each
+        site that has a folder or limits must have ``fbo-metric-range`` in its node
+        config for another one: `flwr_fbo.Limits.metric_range`.
     max_examples : int, optional
         Examples with which a client counts at most, from 1 to 2**20, where one is
         protected; 10,000 by default. It bounds what a client that lies can say.
@@ -73,18 +74,19 @@ class PrivateChoice:
     1 for each rung, whatever the number of trials; the sum of a rung's is released
     once, with Gaussian noise, and which trials survive is a function of the sums that
     were released so far. Covered is what the releases reveal of one client's *scores,
-    given the models* that it scored. Not covered: the models themselves. They were
-    trained on the clients' data, that of the client in question included, and the
-    server sees them. With Flower's SecAgg or SecAgg+ in `main` it sees, under the
-    assumptions of that protocol, one weighted mean of the clients' models for each
-    round of each trial. These means are exact, and where two trials train alike, means
-    over different clients can be subtracted. Masks do not make the choice private in
-    the training data. The choice is private in the client's *training data* only where
-    each training has client-level differential privacy of its own, and then at the
-    composed epsilon of all trials, all rounds and this choice, with the rounds of
-    trials that are trained again after a tuner was killed. A client's votes on models
-    that it has trained alone, as in DP-Hype (PoPETs 2026), are covered with its data;
-    but such models are no federated training.
+    given the models* that it scored.
+
+    Not covered: the models themselves. They were trained on the clients' data, that of
+    the client in question included, and the server sees them. With Flower's SecAgg or
+    SecAgg+ in `main` it sees, under the assumptions of that protocol, one weighted mean
+    of the clients' models for each round of each trial. These means are exact, and
+    where two trials train alike, means over different clients can be subtracted. Masks
+    do not make the choice private in the training data. The choice is private in the
+    client's *training data* only where each training has client-level differential
+    privacy of its own, and then at the composed epsilon of all trials, all rounds and
+    this choice, with the rounds of trials that are trained again after a tuner was
+    killed. A client's votes on models that it has trained alone, as in DP-Hype (PoPETs
+    2026), are covered with its data; but such models are no federated training.
 
     *Formal guarantees, protects="example"*. Adjacency: two studies are neighbours if
     they differ in that one validation example of one client is replaced by another. A
@@ -100,7 +102,10 @@ class PrivateChoice:
 
     - the app gives each example a value in ``metric_range``, whatever the model, and
       replies with their mean: ``numpy.clip(numpy.nan_to_num(values, nan=worst), low,
-      high).mean()``;
+      high).mean()``. The range is the one that the site has allowed, not one in the run
+      config, which the server writes;
+    - that holds for each metric in the app's replies to ``evaluate``, as the server
+      says which of them is the score;
     - whether it replies does not depend on one example, and ``num-examples`` is not
       smaller or larger than the number of values;
     - an example is in the validation data of one client, and once. A patient with k
@@ -108,13 +113,15 @@ class PrivateChoice:
 
     Then no example can make a mean missing, NaN or out of the range. One that is counts
     as the worst value of all the client's examples; a client without any valid mean
-    sends a constant vector, by which the server counts the examples of such clients. An
-    app that breaks the first condition can have one example change a client's whole
-    ballot: nothing is promised then, and where the mean is within the range nobody can
-    see it. The client's examples in all of the trials are the same number, or it counts
-    with the fewest.
+    sends a constant vector, by which the server counts the examples of such clients. It
+    counts with the number of examples that it told last, also where the app raises an
+    exception; clients that told none are counted by themselves. An app that breaks the
+    first condition can have one example change a client's whole ballot: nothing is
+    promised then, and where the mean is within the range nobody can see it. The
+    client's examples in all of the trials are the same number, or it counts with the
+    fewest.
 
-    *Failures*, protects="client". They are part of a client's ballot: a score that is
+    *Failures, protects="client"*. They are part of a client's ballot: a score that is
     missing, NaN or infinite ranks below all finite ones. A client that was asked, and
     has no finite score at all, sends a constant ballot of norm 1, which ranks no trial.
     So the sum of the released scores estimates how many clients have none. This is
@@ -134,7 +141,7 @@ class PrivateChoice:
     delta: float = field(metadata=ruled(lambda _, delta: check_delta(delta)))
     protects: Protects = field(default="client", metadata=choice(Protects))
     metric_range: tuple[float, float] | None = field(
-        default=None, metadata=ruled(_check_range)
+        default=None, metadata=interval(optional=True)
     )
     max_examples: int | None = field(
         default=None, metadata=integer(1, MOST_EXAMPLES, optional=True)
@@ -153,9 +160,9 @@ class PrivateChoice:
 
     @property
     def ballots(self) -> Ballots:
-        """What clients say of trials, for a metric whose larger values are better."""
+        """What clients say of trials."""
         if self.protects == "client":
             return RankBallots()
-        low, high = _ACCURACY if self.metric_range is None else self.metric_range
+        low, high = ACCURACY_RANGE if self.metric_range is None else self.metric_range
         most = _MAX_EXAMPLES if self.max_examples is None else self.max_examples
         return ExampleBallots(low, high, most)

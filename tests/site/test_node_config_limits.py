@@ -9,7 +9,13 @@ from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import Limits
 from flwr_fbo._common.errors import NodeConfigError
-from flwr_fbo.site.node_config_limits import node_limits
+from flwr_fbo.site.limits import limits_text
+from flwr_fbo.site.node_config_limits import (
+    hearing,
+    node_limits,
+    site_limits,
+    tell,
+)
 
 
 def _context(**node_config: Any) -> Context:
@@ -30,6 +36,23 @@ def test_the_node_config_may_give_numbers_or_text() -> None:
     configured = _context(max_epsilon_per_example="2", max_delta=0.1)
     assert node_limits(configured) == of_example
     assert node_limits(_context()) == Limits()
+
+
+def test_a_range_is_text_with_both_ends() -> None:
+    assert node_limits(_context(metric_range="0..10")).metric_range == (0.0, 10.0)
+    assert node_limits(_context(metric_range="-1.5..2e3")).metric_range == (-1.5, 2e3)
+    for bad in ("1..0", "0..1..2", "0..", "0..nan", "0..inf", "3", 3):
+        with pytest.raises(NodeConfigError, match=r"^node config fbo-metric-range="):
+            node_limits(_context(metric_range=bad))
+
+
+def test_an_apps_limits_are_heard_as_they_are() -> None:
+    limits = Limits(metric_range=(0.0, 10.0), max_epsilon_per_client=math.inf)
+    context = _context()
+    with hearing(context):
+        tell(limits)
+    assert limits in site_limits(context)
+    assert limits_text([limits]) == "max_epsilon_per_client=inf, metric_range=0..10"
 
 
 @pytest.mark.parametrize("name", ["min_onest", "max_epsilom_per_example", "rooster"])

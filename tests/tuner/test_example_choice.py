@@ -343,6 +343,7 @@ def _grid(tmp_path: Path, **limits: Any) -> Any:
             "partition-id": n,
             "num-partitions": NUM_CLIENTS,
             "fbo-folder": str(tmp_path / str(n)),
+            "fbo-metric-range": f"{RANGE[0]}..{RANGE[1]}",
             **limits,
         }
         for n in range(NUM_CLIENTS)

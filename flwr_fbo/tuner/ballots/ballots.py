@@ -1,8 +1,9 @@
 """Base of the ballots: what a client says of a rung's trials, and how far it may go.
 
-A ballot is one vector about all trials of a rung. All that depends on whom the choice
-protects is here, so that choosers and evidence do not ask: the vector, its bounds, how
-far neighbours' ballots are apart, and what chance makes of their sum.
+A ballot is one vector about all trials of a rung. A class of ballots has what depends
+on whom the choice protects: the vector, its bounds, how far neighbours' ballots are
+apart, and what chance makes of their sum. Besides, choosers divide by the number of
+examples where ballots count them, and logs name what they count.
 """
 
 from __future__ import annotations
@@ -33,14 +34,13 @@ class Ballots(ABC):
         Whom the noise of a sum protects.
     voices : str
         Name of what the evidence in a sum grows with: ``"clients"`` or ``"examples"``.
+    keeps_luck : bool
+        Whether a trial that chance favours in one rung is favoured in all.
     """
 
     unit: ClassVar[PrivacyUnit]
     voices: ClassVar[Literal["clients", "examples"]]
-
-    def negated(self) -> Ballots:
-        """Return the same where smaller values of the metric are better."""
-        return self
+    keeps_luck: ClassVar[bool]
 
     @abstractmethod
     def vector(self, scores: FloatArray, weights: FloatArray) -> FloatArray:
@@ -89,11 +89,6 @@ class Ballots(ABC):
             distance=self.distance(num_trials),
         )
 
-    @staticmethod
-    @abstractmethod
-    def scale(num_clients: int, num_examples: int) -> float:
-        """Return the factor that makes scores of a released mean of ballots."""
-
     @classmethod
     @abstractmethod
     def noise_std(cls, num_trials: int, num_voices: int, z: float) -> float:
@@ -117,7 +112,7 @@ class Ballots(ABC):
         Parameters
         ----------
         rng : numpy.random.Generator
-            Draws the chance of all tuners.
+            Source of the draws.
         shape : tuple of int
             Numbers of tuners and of trials of the first rung.
         agree : bool

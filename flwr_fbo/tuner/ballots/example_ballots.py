@@ -84,6 +84,7 @@ class ExampleBallots(Ballots):
 
     unit = EXAMPLE
     voices = "examples"
+    keeps_luck = True  # the same examples are summed in each rung
 
     low: float = field(metadata=number(-1e9, 1e9))
     high: float = field(metadata=number(-1e9, 1e9))
@@ -148,11 +149,6 @@ class ExampleBallots(Ballots):
     def distance(self, num_trials: int) -> float:
         """Return the sensitivity for one example that is replaced: see above."""
         return _sensitivity(num_trials)
-
-    @staticmethod
-    def scale(num_clients: int, num_examples: int) -> float:
-        """Return what makes a score a difference of means, in parts of the range."""
-        return num_clients / max(num_examples, 1)
 
     @classmethod
     def noise_std(cls, num_trials: int, num_voices: int, z: float) -> float:

@@ -115,6 +115,7 @@ class RankBallots(Ballots):
 
     unit = CLIENT
     voices = "clients"
+    keeps_luck = False
 
     def vector(self, scores: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the ranks; a constant vector where no score is finite."""
@@ -134,11 +135,6 @@ class RankBallots(Ballots):
     def distance(self, num_trials: int) -> None:
         """Return None: a client's ballot is compared with zeros."""
         return
-
-    @staticmethod
-    def scale(num_clients: int, num_examples: int) -> float:
-        """Return 1: a score is a mean of ranks."""
-        return 1.0
 
     @classmethod
     def noise_std(cls, num_trials: int, num_voices: int, z: float) -> float:

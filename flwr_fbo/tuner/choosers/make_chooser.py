@@ -75,8 +75,6 @@ def make_chooser(
             "app combine several for each example"
         )
         require(weight == 1 and not others, "metric", score.weights, allowed)
-    is_loss = score.direction == "minimize"
-    ballots = privacy.ballots.negated() if is_loss else privacy.ballots
     if aggregation is not None:
-        return SecureChooser(privacy, num_clients, sizes, aggregation, ballots)
-    return PrivateChooser(privacy, num_clients, len(sizes), noise_seed, ballots)
+        return SecureChooser(privacy, num_clients, sizes, aggregation)
+    return PrivateChooser(privacy, num_clients, len(sizes), noise_seed)

@@ -32,8 +32,6 @@ class NoisyChooser(Chooser):
         N >= 1, by which the sums are divided, whoever answers.
     num_rungs : int
         R >= 1, the releases that share epsilon.
-    ballots : Ballots, optional
-        What clients say of trials; by default that of the settings.
 
     Attributes
     ----------
@@ -52,11 +50,9 @@ class NoisyChooser(Chooser):
         settings: PrivateChoice,
         num_clients: int,
         num_rungs: int,
-        ballots: Ballots | None = None,
     ) -> None:
         super().__init__(num_clients)
-        self.settings = settings
-        self.ballots = settings.ballots if ballots is None else ballots
+        self.settings, self.ballots = settings, settings.ballots
         self._num_rungs = num_rungs
         # All rungs together keep epsilon: their releases compose.
         self._noise_multiplier = calibrate_noise_multiplier(
@@ -121,9 +117,11 @@ class NoisyChooser(Chooser):
         # Who claims more than a client may counts as one that has the most.
         most = counted.max_examples
         total = sum(min(max(n, 0), most) for n in num_examples.values())
-        scale = counted.scale(self.num_clients, total)
+        # What makes a score a difference of means, in parts of the range.
+        scale = self.num_clients / max(total, 1)
         facts |= {
             "num_examples": total,
+            "num_without_examples": sum(n <= 0 for n in num_examples.values()),
             "sensitivity": facts["sensitivity"] * scale,
             "noise_std": [std * scale for std in facts["noise_std"]],
         }
@@ -141,8 +139,6 @@ class PrivateChooser(NoisyChooser):
         See `NoisyChooser`.
     noise_seed : int, optional
         *Experiments only*: makes the noise repeat, which protects nobody.
-    ballots : Ballots, optional
-        See `NoisyChooser`.
 
     Attributes
     ----------
@@ -163,9 +159,8 @@ class PrivateChooser(NoisyChooser):
         num_clients: int,
         num_rungs: int,
         noise_seed: int | None = None,
-        ballots: Ballots | None = None,
     ) -> None:
-        super().__init__(settings, num_clients, num_rungs, ballots)
+        super().__init__(settings, num_clients, num_rungs)
         self.private = noise_seed is None
         self._entropy: Entropy = (
             OsEntropy() if noise_seed is None else SeededEntropy(noise_seed)

@@ -20,7 +20,6 @@ from flwr_fbo._common.fields import from_json, to_json
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.secure import SecureAggregation, SecureSums, SumRequest
-from flwr_fbo.tuner.ballots.ballots import Ballots
 from flwr_fbo.tuner.choosers.chooser import Comparison
 from flwr_fbo.tuner.choosers.private import NoisyChooser
 from flwr_fbo.tuner.choosers.tuner_clients import TunerClients
@@ -49,8 +48,6 @@ class SecureChooser(NoisyChooser):
         Number of trials of each rung.
     aggregation : SecureAggregation
         How many clients must answer, and the roster of their keys.
-    ballots : Ballots, optional
-        See `NoisyChooser`.
 
     Raises
     ------
@@ -64,12 +61,11 @@ class SecureChooser(NoisyChooser):
         num_clients: int,
         sizes: Sequence[int],
         aggregation: SecureAggregation,
-        ballots: Ballots | None = None,
     ) -> None:
         # The control's noise alone is none of the clients'.
         is_control, allowed = settings.noise_only, "False, with secure aggregation"
         require(not is_control, "privacy.noise_only", is_control, allowed)
-        super().__init__(settings, num_clients, len(sizes), ballots)
+        super().__init__(settings, num_clients, len(sizes))
         slots = range(num_clients)
         self._collector = collector = aggregation.collector([slots])
         pinned = None if collector.roster is None else collector.roster.slots

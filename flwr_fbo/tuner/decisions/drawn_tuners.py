@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +31,40 @@ def std_of_lead(
     """
     by_chance = ballots.chance(num_trials, num_voices, num_clients)
     return math.sqrt(2 * (noise_std**2 + by_chance))
+
+
+def stds_of_leads(
+    plans: Sequence[tuple[int, int, float]],
+    num_clients: int,
+    ballots: type[Ballots] = RankBallots,
+) -> FloatArray:
+    """Return the standard deviation of a lead that is summed over rungs.
+
+    Over the first rung, the first two, and so on, of trials that are alike. In each
+    rung the lead is divided by `std_of_lead`, and has variance 1. The noise is another
+    one in each; chance is the same where ballots keep it, and then adds up.
+
+    Parameters
+    ----------
+    plans : sequence of tuple
+        Numbers of trials and voices of each rung, and the noise of a score.
+    num_clients : int
+        N.
+    ballots : type of Ballots
+        What clients say of trials.
+    """
+    numbers = np.arange(1.0, len(plans) + 1)
+    if not ballots.keeps_luck:
+        return np.asarray(np.sqrt(numbers))
+    by_chance = np.array(
+        [
+            math.sqrt(2 * ballots.chance(num_trials, num_voices, num_clients))
+            / std_of_lead(num_trials, num_voices, noise_std, num_clients, ballots)
+            for num_trials, num_voices, noise_std in plans
+        ]
+    )
+    noise = numbers - np.cumsum(by_chance**2)
+    return np.asarray(np.sqrt(noise + np.cumsum(by_chance) ** 2))
 
 
 @lru_cache(maxsize=16)
@@ -63,7 +98,7 @@ def drawn_tuners(
     shape = _NUM_NULLS, plans[0][0]
     trials = np.tile(np.arange(shape[1]), (shape[0], 1))
     before, lead = np.zeros((2, *shape))
-    variance, num_shared = 0.0, np.zeros(shape[0])
+    variance, num_shared = 0.0, np.zeros(shape[0], dtype=np.intp)
     draw = ballots.draws(rng, shape, agree=agree)
     for number, (num_trials, num_voices, noise_std) in enumerate(plans):
         scores = draw(trials, num_voices, num_agents)
@@ -85,6 +120,8 @@ def drawn_tuners(
         trials = np.take_along_axis(trials, places, axis=1)
         before = np.take_along_axis(before, places, axis=1)
         lead = np.take_along_axis(lead, places, axis=1)
-    drawn = lead[:, 0] / np.sqrt(np.maximum(num_shared, 1))
+    # Trials do not come back: the rungs that two were in are the first ones.
+    stds = stds_of_leads(plans, num_agents, ballots)
+    drawn = lead[:, 0] / stds[np.maximum(num_shared, 1) - 1]
     chosen = trials[:, 0]
     return chosen, np.where(chosen == 0, -np.inf, drawn)

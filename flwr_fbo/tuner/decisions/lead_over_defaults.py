@@ -9,14 +9,17 @@ post-processing of what was released, and costs no epsilon.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners, std_of_lead
+from flwr_fbo.tuner.decisions.drawn_tuners import (
+    drawn_tuners,
+    std_of_lead,
+    stds_of_leads,
+)
 from flwr_fbo.tuner.decisions.settings_effect import DrawnTrials, settings_p_value
 from flwr_fbo.tuner.decisions.survivors import ballots_in, survivors_of, voices_in
 
@@ -100,8 +103,8 @@ def lead_over_defaults(
             parts.append(
                 (rung[best] - rung[0]) / std_of_lead(*plan, num_agents, ballots)
             )
-    # Each part has variance 1 if trials are alike, and noise of its own.
-    lead = float(sum(parts)) / math.sqrt(len(parts))
+    # Each part has variance 1 if trials are alike.
+    lead = float(sum(parts) / stds_of_leads(plans, num_agents, ballots)[len(parts) - 1])
     drawn = drawn_tuners(plans, num_agents, ballots=ballots)[1]
     # The tuner itself is one of those that are counted: so p is never 0, nor too small.
     p_of_model = (1 + int(np.sum(drawn >= lead))) / (1 + len(drawn))

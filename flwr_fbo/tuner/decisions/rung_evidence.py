@@ -98,17 +98,23 @@ def check_evidence(row: LedgerRow, num_agents: int) -> None:
     are, have = f"of {num_voices} clients", "have"
     if ballots.voices == "examples":
         are, have = f"of {num_voices} examples", "are at clients that have"
-    is_most = num_silent > num_voices / 2 + _SURE * std
-    is_everybody = num_silent > num_voices - 1 + _SURE * std
+    # Exact: whose app gives no answer to evaluate tells no number of examples.
+    num_empty, asked = facts.get("num_without_examples", 0), facts["num_ballots"]
+    empty = f"{num_empty} of {asked} clients tell no number of examples"
+    is_most = num_silent > num_voices / 2 + _SURE * std or num_empty > asked / 2
+    is_everybody = num_silent > num_voices - 1 + _SURE * std or num_empty == asked > 0
     if is_everybody or (is_most and p_value > _ERROR_LEVEL):
         raise AggregationError(
             f"The scores that rung {rung} released do not differ from noise (p = "
             f"{p_value:.2g}), and about {silent} {are} {have} no "
-            "finite score in any trial: there is nothing to choose by. Is the metric "
+            f"finite score in any trial{', and ' * bool(num_empty)}"
+            f"{empty * bool(num_empty)}: there is nothing to choose by. Is the metric "
             "NaN, or out of its range, or num-examples 0 in the replies to evaluate? "
             "The log of each site says whether it has scores. With folder=, "
             "another try needs a new folder."
         )
+    if num_empty:
+        _log.warning("In rung %d %s.", rung, empty)
     if num_silent > _SURE * std:
         _log.warning(
             "About %d %s %s no finite score in any trial of rung %d "

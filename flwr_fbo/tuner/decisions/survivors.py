@@ -26,8 +26,7 @@ def ballots_in(row: LedgerRow) -> type[Ballots]:
 
 def voices_in(row: LedgerRow) -> int:
     """Return how many clients, or examples, a rung's evidence is of."""
-    counted = f"num_{ballots_in(row).voices}"
-    return int(row.facts.get(counted, row.facts["num_ballots"]))
+    return int(row.facts.get("num_examples", row.facts["num_ballots"]))
 
 
 def decision_scores(rows: Sequence[LedgerRow]) -> FloatArray:
@@ -74,12 +73,11 @@ def defaults_margin(
     expected loss is smallest. Without noise the scores of K trials would have a
     variance of ``tau**2``, see `Ballots.spread`: with ranks about 0.75 / K, as clients
     have much in common; with sums over examples a tenth of the range, squared. The
-    defaults
-    are expected to be 1.6 tau better than settings that were drawn at random: somebody
-    chose them. After a score with the variance ``v`` of the noise, the expected value
-    is a mean of score and expectation with the weights ``tau**2`` and ``v``. So the
-    defaults are chosen unless another score is ahead of theirs by more than
-    ``1.6 v / tau``: next to nothing with many clients, and much with few.
+    defaults are expected to be 1.6 tau better than settings that were drawn at random:
+    somebody chose them. After a score with the variance ``v`` of the noise, the
+    expected value is a mean of score and expectation with the weights ``tau**2`` and
+    ``v``. So the defaults are chosen unless another score is ahead of theirs by more
+    than ``1.6 v / tau``: next to nothing with many clients, and much with few.
 
     The two numbers were chosen by replaying real trials, and by no client's data here:
     where the defaults are bad, and where they are the best of all, little is to be lost

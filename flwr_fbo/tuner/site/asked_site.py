@@ -26,6 +26,7 @@ from flwr_fbo.tuner.message_headers import (
     TrialsHeader,
     read_header,
 )
+from flwr_fbo.tuner.site.trial_states import TrialStates
 
 # Characters of a server's message in an error.
 _LONGEST_QUOTE = 500
@@ -88,7 +89,7 @@ class AskedSite:
             agents = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
             sizes.check_size("max_agents", max(agents), "num_agents")
             sizes.check_size("max_features", sums.num_features, "num_features")
-            # A ballot is one vector of norm 1: no other sum has its sensitivity.
+            # A ballot is one bounded vector: no other sum has its sensitivity.
             if len(sums.groups) != 1 or sums.settings.num_sub_regions != 1:
                 raise refused("a secure sum is of one bounded ballot")
         if isinstance(header, SumHeader):
@@ -113,8 +114,9 @@ class AskedSite:
     ) -> SumIdentity:
         """Return who the site is in sums.
 
-        What a site sums decides whom the noise protects: a server could have it charged
-        where it costs less, or have less noise added than one example needs.
+        What a site sums decides whom the noise protects, and how far that may move it:
+        a server could have it charged where it costs less, or have less noise added
+        than one example needs.
 
         Raises
         ------
@@ -128,6 +130,12 @@ class AskedSite:
                 f"protect {ballots.unit.words}",
                 public="the unit of its epsilon",
             )
+        if header.examples is not None:
+            self.gate.check_metric_range((header.examples.low, header.examples.high))
+        # A score with a weight, or of another range, would move as far as that says.
+        state = self.gate.context.state
+        if not TrialStates.fit(state, header.attempt, header.examples):
+            raise refused("the scores of its trials were not made for such ballots")
         if sums is not None:
             settings, num_trials = sums.settings, sums.num_features
             found = settings.clip_norm, settings.distance

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending_ledger import Promise
 from flwr_fbo.secure import SumRequest
 from flwr_fbo.site.gate import sent
+from flwr_fbo.site.limits import range_text
 from flwr_fbo.site.recorded_agent import of_another_slot
 from flwr_fbo.site.site_journal import (
     configured_folder,
@@ -25,6 +27,7 @@ from flwr_fbo.site.site_journal import (
     held_journal,
     noted_slot,
 )
+from flwr_fbo.tuner.ballots.ballots import Ballots
 from flwr_fbo.tuner.ballots.rank_ballots import RankBallots
 from flwr_fbo.tuner.message_headers import (
     BALLOT,
@@ -54,11 +57,12 @@ def ballot_reply(site: AskedSite, header: BallotHeader) -> Message:
     promise = Promise() if header.is_exact else header.promise
     # On disk before the ballot is even computed: a crash cannot undo a release.
     gate.charge(site.key(header), promise, header.release)
-    vector = gate.of_data(partial(ballot_of, gate.context, header))
-    assert vector is not None
+    said = gate.of_data(partial(ballot_of, gate.context, header))
+    assert said is not None
+    vector, num_examples = said
     arrays = ArrayRecord({"ballot": Array(vector)})
     gate.let_go(arrays)
-    record = _reply_record(site, header, num_examples_of(gate.context, header))
+    record = _reply_record(site, header, num_examples)
     return sent(site.message, RecordDict({HEADER: record, BALLOT: arrays}))
 
 
@@ -102,11 +106,9 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
         else:
             # Charged once a rung, before anything about the client can leave.
             gate.charge(site.key(asked), asked.promise, asked.release)
-            ballot = ballot_of(context, asked)
-            count = np.array(num_examples_of(context, asked))
-            journal.put(
-                {_ABOUT: np.array(header.about), _BALLOT: ballot, _COUNT: count}
-            )
+            vector, count = ballot_of(context, asked)
+            about = {_ABOUT: np.array(header.about), _COUNT: np.array(count)}
+            journal.put({**about, _BALLOT: vector})
         counted = journal.load_array(_COUNT)
         num_examples = 0 if counted is None else int(counted)
 
@@ -122,15 +124,6 @@ def sum_reply_of(site: AskedSite, header: SumHeader) -> Message:
     record = _reply_record(site, asked, num_examples)
     gate.let_go(arrays)
     return sent(site.message, RecordDict({HEADER: record, SUM: arrays}))
-
-
-def num_examples_of(context: Context, header: BallotHeader) -> int:
-    """Return with how many examples the client counts; 0 with ranks.
-
-    It is public, and exact at the server.
-    """
-    counted = header.examples
-    return 0 if counted is None else counted.num_examples(*_scores_of(context, header))
 
 
 def _reply_record(
@@ -176,22 +169,31 @@ def _held(context: Context, attempt: str, slot: int) -> AbstractContextManager[J
     )
 
 
-def ballot_of(context: Context, header: BallotHeader) -> FloatArray:
-    """Return the client's ballot, or its exact scores and their weights."""
-    values, weights = _scores_of(context, header)
-    was_asked = bool(TrialStates(context.state, header.attempt).scores)
-    is_asked, is_valid = weights > 0, np.isfinite(values)
+def ballot_of(context: Context, header: BallotHeader) -> tuple[FloatArray, int]:
+    """Return the client's ballot, or its exact scores and their weights.
+
+    And the number of examples with which it counts, which is public and exact at the
+    server; 0 with ranks.
+    """
+    known = TrialStates(context.state, header.attempt, header.examples).scores
+    values, weights = _scores_of(known, header)
+    is_asked, is_valid, count = weights > 0, np.isfinite(values), 0
+    ballots: Ballots = RankBallots()
     if header.examples is not None:
-        is_valid = header.examples.is_inside(values)
-        if (is_asked & np.isfinite(values) & ~is_valid).any():
+        # The range is that of the metric; scores are larger where they are better.
+        turned = header.examples if header.maximize else header.examples.negated()
+        ballots, count = turned, turned.num_examples(values, weights)
+        is_finite, is_valid = is_valid, turned.is_inside(values)
+        if (is_asked & is_finite & ~is_valid).any():
+            named = range_text((header.examples.low, header.examples.high))
             log_once(
                 "a mean outside metric_range:",
-                "a mean of this client is outside metric_range, and counts as the "
-                "worst value: the app does not clip each example's value, and no "
-                "epsilon holds for it",
+                f"a mean of this client is outside the metric_range {named} that the "
+                "server names, and counts as the worst value: the app does not clip "
+                "each example's value to it, and no epsilon holds for it",
             )
     # Asked, and without a valid score: its ballot says so, and ranks nothing.
-    if was_asked and not is_valid[is_asked].any():
+    if known and not is_valid[is_asked].any():
         client = context.node_config.get("partition-id", context.node_id)
         rung, num_trials = header.rung + 1, len(header.trials)
         log_once(
@@ -201,16 +203,24 @@ def ballot_of(context: Context, header: BallotHeader) -> FloatArray:
             + (", or none within metric_range" if header.examples is not None else ""),
         )
     if header.is_exact:
-        return np.stack([values, weights])
-    if not was_asked:
-        return np.zeros(len(values))
-    return (header.examples or RankBallots()).vector(values, weights)
+        return np.stack([values, weights]), count
+    if not known:
+        return np.zeros(len(values)), count
+    return ballots.vector(values, weights), count
 
 
-def _scores_of(context: Context, header: BallotHeader) -> tuple[FloatArray, FloatArray]:
+def _scores_of(
+    known: Mapping[int, tuple[float, float]], header: BallotHeader
+) -> tuple[FloatArray, FloatArray]:
     """Return the client's scores of the trials, larger is better, and their weights."""
-    known = TrialStates(context.state, header.attempt).scores
     scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
+    values, weights = scores[:, 0], scores[:, 1]
+    is_failed = np.isin(header.trials, header.failed)
     # The server knows which trials have failed: for all clients they are the worst.
-    scores[[t in set(header.failed) for t in header.trials]] = math.nan, 1.0
-    return (scores[:, 0] if header.maximize else -scores[:, 0]), scores[:, 1]
+    values[is_failed] = math.nan
+    # A failure weighs as the client does elsewhere, or its ballot would say of fewer
+    # examples that they have no score.
+    numbers = [weight for _, weight in known.values() if weight > 0]
+    own = min(numbers, default=1.0 if header.examples is None else 0.0)
+    weights[np.isnan(weights) | (is_failed & (weights == 0))] = own
+    return (values if header.maximize else -values), weights

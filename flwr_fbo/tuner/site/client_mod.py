@@ -77,10 +77,11 @@ def tuner_mod(
     -----
     *Formal guarantees*: see `PrivateChoice`. Exact at the server, and not covered: the
     trained arrays, ``num-examples`` of a reply to ``train``, ``norm_bit`` of Flower's
-    adaptive clipping, which of the tuned keys the client reads, whether its app keeps
-    anything in ``context.state``, and the type of an exception. With `secagg_mod` or
-    `secaggplus_mod` the trained arrays leave masked, as that protocol masks them; the
-    keys and key shares of the protocol leave as they are.
+    adaptive clipping, the number of examples with which the client counts in a ballot
+    that protects one example, which of the tuned keys the client reads, whether its app
+    keeps anything in ``context.state``, and the type of an exception. With `secagg_mod`
+    or `secaggplus_mod` the trained arrays leave masked, as that protocol masks them;
+    the keys and key shares of the protocol leave as they are.
     """
     header = None
     if HEADER not in message.content:

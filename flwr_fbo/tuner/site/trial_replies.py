@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -72,7 +71,7 @@ def trial_replies(
     identity = site.admit(header, header.sums, unprotected)
     slot = -1 if header.sums is None else site.own_slot(identity)
     # A trial finds what it has kept itself, and nothing of the others.
-    states = TrialStates(context.state, header.attempt, header.alive)
+    states = TrialStates(context.state, header.attempt, header.examples, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
     errors: dict[str, str] = {}
@@ -102,7 +101,7 @@ def trial_replies(
             errors[str(place)] = NO_ANSWER if gate.is_bound else str(error)
         # A failure is a score: else a client could be silent about a bad trial.
         if str(place) in errors and is_evaluate:
-            states.score(trial, math.nan, 1.0)
+            states.fail(trial)
         states.save(trial, state)
         keeps_state |= bool(state)
         read |= overlay.read

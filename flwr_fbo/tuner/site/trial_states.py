@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection
 from typing import cast
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from flwr_fbo._compat import SECURE_AGGREGATION_STATE
+from flwr_fbo.tuner.ballots.example_ballots import ExampleBallots
 
 _PREFIX = "fbo-tuner"
 _ATTEMPT, _SCORES = f"{_PREFIX}:attempt", f"{_PREFIX}:scores"
@@ -25,6 +27,8 @@ class TrialStates:
         ``context.state``; changed in place.
     attempt : str
         Name of the run of the tuner: what belongs to others is forgotten.
+    examples : ExampleBallots, optional
+        What ballots on the scores will be. None: they will have ranks.
     alive : collection of int, optional
         Trials whose state stays. None: all.
 
@@ -35,13 +39,19 @@ class TrialStates:
     """
 
     def __init__(
-        self, state: RecordDict, attempt: str, alive: Collection[int] | None = None
+        self,
+        state: RecordDict,
+        attempt: str,
+        examples: ExampleBallots | None = None,
+        alive: Collection[int] | None = None,
     ) -> None:
         known = cast(ConfigRecord, state.get(_ATTEMPT, ConfigRecord()))
         # Another run of the tuner trains anew: scores of old models must not be ranked.
         if known.get("attempt") != attempt:
             self.forget(state)
-            state[_ATTEMPT] = ConfigRecord({"attempt": attempt})
+            state[_ATTEMPT] = ConfigRecord(
+                {"attempt": attempt, "ballots": repr(examples)}
+            )
             state[_SCORES] = MetricRecord()
         self._state = state
         self._stored = cast(MetricRecord, state[_SCORES])
@@ -52,6 +62,12 @@ class TrialStates:
             del self._stored[name]
         for name in [name for name in state if self._trial_of(name) not in kept]:
             del state[name]
+
+    @staticmethod
+    def fit(state: RecordDict, attempt: str, examples: ExampleBallots | None) -> bool:
+        """Return whether the scores of an attempt, if any, are for such ballots."""
+        known = cast(ConfigRecord, state.get(_ATTEMPT, ConfigRecord()))
+        return known.get("attempt") != attempt or known["ballots"] == repr(examples)
 
     @classmethod
     def adopt(cls, state: RecordDict, attempt: str, trial: int) -> None:
@@ -74,13 +90,22 @@ class TrialStates:
 
     @property
     def scores(self) -> dict[int, tuple[float, float]]:
-        """Score and weight of each trial that has one."""
+        """Score and weight of each trial that has one; see `fail`."""
         pairs = {int(name): cast(list[float], v) for name, v in self._stored.items()}
         return {trial: (score, weight) for trial, (score, weight) in pairs.items()}
 
     def score(self, trial: int, score: float, weight: float) -> None:
         """Keep a trial's last score."""
         self._stored[str(trial)] = [score, weight]
+
+    def fail(self, trial: int) -> None:
+        """Keep that a trial has no score, and the weight that it had; NaN: it had none.
+
+        Whether an app gives an answer says nothing of how many examples it has.
+        """
+        _, weight = self.scores.get(trial, (math.nan, math.nan))
+        # One of 0 would make a failure a trial that the client was not asked about.
+        self.score(trial, math.nan, weight or math.nan)
 
     def load(self, trial: int) -> RecordDict:
         """Return the app's state in a trial; at first what it is outside of trials.

@@ -24,10 +24,16 @@ from benchmarks.choice_methods import METHODS, Design
 from benchmarks.tune_fedavg import SCHEDULE, climb, read_trials
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds, tuner_mod
 from flwr_fbo.journal.tables import LedgerRow
-from flwr_fbo.tuner.ballots.rank_ballots import make_ballot
+from flwr_fbo.tuner.ballots.ballots import Ballots
+from flwr_fbo.tuner.ballots.example_ballots import ExampleBallots
+from flwr_fbo.tuner.ballots.rank_ballots import RankBallots, make_ballot
 from flwr_fbo.tuner.choosers.exact import ExactChooser
 from flwr_fbo.tuner.choosers.private import PrivateChooser
-from flwr_fbo.tuner.decisions.drawn_tuners import drawn_tuners, std_of_lead
+from flwr_fbo.tuner.decisions.drawn_tuners import (
+    drawn_tuners,
+    std_of_lead,
+    stds_of_leads,
+)
 from flwr_fbo.tuner.decisions.lead_over_defaults import lead_over_defaults
 from tests.support.apps import (
     RUN_CONFIG,
@@ -40,7 +46,7 @@ from tests.support.apps import (
 from tests.support.races import RaceGrid, race, race_context
 
 TRAINED = Path(how_sure.__file__).parent / "trained"
-LEVEL = 0.02
+LEVEL, N = 0.02, 20
 # Chance of a test to fail where what it tests holds.
 SURE = 1e-7
 
@@ -197,6 +203,30 @@ def test_a_lead_is_measured_in_standard_deviations() -> None:
         lead = lead_over_defaults([choice], 20)
         assert lead is None or lead.deviations == pytest.approx(found[-1])
     assert np.mean(np.square(found)) == pytest.approx(1.0, abs=0.35)
+
+
+@pytest.mark.parametrize("noise_std", [1e-4, 0.01, 1.0])
+@pytest.mark.parametrize(
+    ("ballots", "voices"), [(ExampleBallots, 2500), (RankBallots, N)]
+)
+def test_so_is_one_over_several_rungs_whether_chance_is_the_same_in_each(
+    ballots: type[Ballots], voices: int, noise_std: float
+) -> None:
+    """20,000 leads have this standard deviation +- .5 %: here is 6 times that."""
+    rng, plan = np.random.default_rng(0), (2, voices, noise_std)
+    draw = ballots.draws(rng, (20_000, 2), agree=False)
+    trials, lead = np.tile([0, 1], (20_000, 1)), np.zeros(20_000)
+    for expected in stds_of_leads((plan,) * 3, N, ballots):
+        scores = draw(trials, voices, N)
+        scores = scores + rng.normal(0.0, noise_std, scores.shape)
+        lead += (scores[:, 1] - scores[:, 0]) / std_of_lead(*plan, N, ballots)
+        assert lead.std() == pytest.approx(expected, rel=0.03)
+
+
+def test_a_lead_of_the_same_luck_in_three_rungs_is_no_more_than_that_luck() -> None:
+    drawn = drawn_tuners(((2, 2500, 1e-4),) * 3, N, ballots=ExampleBallots)[1]
+    leads = drawn[np.isfinite(drawn)]
+    assert np.mean(np.square(leads)) == pytest.approx(1.0, abs=0.1)
 
 
 def _lucky_app() -> ClientApp:

@@ -6,6 +6,8 @@ import json
 import logging
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,6 +255,70 @@ def test_journals_prove_a_training_of_which_the_ledger_is_gone(tmp_path: Path) -
     assert facts_in(tmp_path) == whole
     charge_training(site(tmp_path), ROUND, plan=PLAN)
     assert groups_in(tmp_path) == ((PLAN.charge,),)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_note_of_another_charge_stands_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """A process ended between note and ledger, and another training follows."""
+    context = site(tmp_path if is_own else None, max_epsilon_per_example=8.0)
+    if not is_own:
+        context.run_config["fbo-folder"] = str(tmp_path)
+    cheap, dear = DPSGD(50.0, 0.01, 1), DPSGD(1.1, 0.05, 200)
+    with monkeypatch.context() as ended:
+        ended.setattr(SpendingLedger, "add", _raise_an_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            charge_training(context, cheap)
+    if is_own:  # it looks for such a note itself
+        charge_training(context, dear)
+    else:
+        with pytest.raises(JournalError, match="`flwr-fbo ledger recover` counts it"):
+            charge_training(context, dear)
+        assert not facts_in(tmp_path)
+        assert recover(tmp_path).of_journals == 1
+        charge_training(context, dear)
+    assert groups_in(tmp_path) == ((cheap.charge,), (dear.charge,))
+
+
+def _raise_an_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_same_charge_goes_on_after_its_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = site(None, max_epsilon_per_example=8.0)
+    context.run_config["fbo-folder"] = str(tmp_path)
+    with monkeypatch.context() as ended:
+        ended.setattr(SpendingLedger, "add", _raise_an_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            charge_training(context, ROUND, plan=PLAN)
+    charge_training(context, ROUND, plan=PLAN)
+    assert groups_in(tmp_path) == ((PLAN.charge,),)
+
+
+def test_recovery_counts_what_is_noted_while_it_waits_for_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process charges, and ends between note and ledger."""
+    charge_training(site(tmp_path), ROUND)
+    held = SpendingLedger.held
+
+    @contextmanager
+    def held_after_another(folder: Path) -> Iterator[SpendingLedger]:
+        with monkeypatch.context() as other:
+            other.setattr(SpendingLedger, "held", held)
+            other.setattr(SpendingLedger, "add", _raise_an_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                charge_training(site(tmp_path, 8), ROUND)
+        with held(folder) as ledger:
+            yield ledger
+
+    with monkeypatch.context() as waiting:
+        waiting.setattr(SpendingLedger, "held", held_after_another)
+        recover(tmp_path)
+    assert len(facts_in(tmp_path)) == 2
 
 
 # Killed at any instant.

@@ -150,15 +150,24 @@ def test_what_a_server_learns_of_a_refusal(tmp_path: Path) -> None:
     assert not (tmp_path / "trained").exists()
 
 
-def tuned(folder: Path, limit: float) -> tuple[InProcessGrid, FederationTuner]:
-    """Return sites and a tuner whose trials train with DP-SGD, with one limit."""
-    plan = DPSGD(1.0, 0.05, 60)
+TRIAL_ROUND = DPSGD(1.0, 0.05, 10)
+
+
+def tuned(
+    folder: Path | None, limit: float, plan: DPSGD | None = None
+) -> tuple[InProcessGrid, FederationTuner, list[int]]:
+    """Return sites and a tuner whose trials train with DP-SGD, with one limit.
+
+    And the nodes that have trained, a number for each round.
+    """
+    trained: list[int] = []
     honest = message_app(first=())
     app = ClientApp(mods=[tuner_mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        charge(context, DPSGD(1.0, 0.05, 10), plan=plan)
+        charge(context, TRIAL_ROUND, plan=plan)
+        trained.append(context.node_id)
         return honest(message, context)
 
     @app.evaluate()
@@ -168,25 +177,35 @@ def tuned(folder: Path, limit: float) -> tuple[InProcessGrid, FederationTuner]:
     configs: list[Any] = [
         {
             "partition-id": i,
-            "fbo-folder": str(folder / f"site-{i}"),
             "fbo-max-epsilon-per-example": limit,
             "fbo-max-delta": DELTA,
+            **({} if folder is None else {"fbo-folder": str(folder / f"site-{i}")}),
         }
         for i in range(NUM_CLIENTS)
     ]
     grid = InProcessGrid(app, NUM_CLIENTS, run_config=RUN_CONFIG, node_configs=configs)
-    return grid, FederationTuner(
+    tuner = FederationTuner(
         space=SPACE,
         metric="distance",
         direction="minimize",
         num_agents=NUM_CLIENTS,
         schedule=Halving(2, (1,)),
-        privacy=PrivateChoice(epsilon=1.0, delta=1e-3),
+        privacy=PrivateChoice(epsilon=0.1, delta=1e-3),
     )
+    return grid, tuner, trained
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_trials_of_a_tuner_share_one_limit(tmp_path: Path, has_folder: bool) -> None:
+    rounds = [Spent(((TRIAL_ROUND.charge,),) * k).epsilon(DELTA) for k in (1, 2)]
+    grid, tuner, trained = tuned(tmp_path if has_folder else None, sum(rounds) / 2)
+    tuner.start(main_of(), grid, server_context())
+    # One round of the first trial at each site; the second failed.
+    assert [trained.count(node) for node in set(trained)] == [1] * NUM_CLIENTS
 
 
 def test_training_and_choice_of_a_tuner_are_one_count(tmp_path: Path) -> None:
-    grid, tuner = tuned(tmp_path, 20.0)
+    grid, tuner, _ = tuned(tmp_path, 20.0, DPSGD(1.0, 0.05, 60))
     tuner.start(main_of(), grid, server_context())
     for i in range(NUM_CLIENTS):
         facts = facts_in(tmp_path / f"site-{i}")

@@ -32,7 +32,7 @@ from flwr_fbo.privacy.guarantee import (
 )
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.privacy.training import PlannedChoice, plan_training
+from flwr_fbo.privacy.training import plan_training
 from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.presets import preset_of, private_strategies
@@ -41,6 +41,7 @@ from flwr_fbo.strategies.release_plan import require_below
 from flwr_fbo.strategies.seeds import Seeds
 from flwr_fbo.study.kinds import kinds, load
 from flwr_fbo.study.report.plan import StudyPlan
+from flwr_fbo.tuner.private_choice import PrivateChoice
 from flwr_fbo.tuning.fed_vote.settings import FedVoteSettings
 from flwr_fbo.tuning.fed_vote.vote_schedule import GUIDING
 from flwr_fbo.tuning.fed_warm_start.settings import (
@@ -356,8 +357,11 @@ _OF_PLAN = {
 
 def _with_training(plan: StudyPlan, options: Mapping[str, Any]) -> StudyPlan:
     """Return the plan of a choice, with the training that fits beside it."""
-    choice = PlannedChoice(
-        plan.values["epsilon"], plan.values["delta"], plan.values["unit"]
+    choice = PrivateChoice(
+        plan.values["epsilon"],
+        plan.values["delta"],
+        plan.values["unit"],
+        allow_large_delta=True,  # the plan of the choice says that it is
     )
     delta = options["total_delta"]
     try:

@@ -105,6 +105,7 @@ from flwr_fbo.privacy.gaussian import (
 )
 from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
+    MOST_NOISE,
     Charge,
     Charged,
     Group,
@@ -282,19 +283,23 @@ class Spent:
         """Return the largest epsilon of one more Gaussian study within a limit."""
         if not any(self.groups):
             return max_epsilon
-        if self.exceeds(max_epsilon, delta):
+
+        def fits(noise_multiplier: float) -> bool:
+            more = (Charge(noise_multiplier),)
+            with_more = replace(self, groups=(*self.groups, more))
+            return not with_more.exceeds(max_epsilon, delta)
+
+        # What comes first may fit alone, at delta, and nothing beside it at delta - D.
+        if not fits(MOST_NOISE):
             return 0.0
         # mu^2 adds up under full adaptivity: what is left of it is one study's. With a
         # sampled study at first it is that with which its losses just fit the limit.
-        low, high = 0.0, gaussian_mu(max_epsilon, delta - self._reserved(delta)) ** 2
+        low = MOST_NOISE**-2
+        high = gaussian_mu(max_epsilon, delta - self._reserved(delta)) ** 2
         while high - low > 1e-9 * high:
             square = (low + high) / 2
-            more = (Charge(square**-0.5),)
-            fits = not replace(self, groups=(*self.groups, more)).exceeds(
-                max_epsilon, delta
-            )
-            low, high = (square, high) if fits else (low, square)
-        return gaussian_epsilon(delta, low**0.5) if low > 0 else 0.0
+            low, high = (square, high) if fits(square**-0.5) else (low, square)
+        return gaussian_epsilon(delta, low**0.5)
 
     def _reserved(self, delta: float) -> float:
         """Return D: a function of the first group, which was chosen before all else."""

@@ -37,6 +37,7 @@ from flwr_fbo._common.fields import (
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.file_formats import LEDGER_KIND
 from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.conditions import FINISHED_TABLE
@@ -72,6 +73,8 @@ MOST_NOISE, MOST_STEPS, _MOST_RELEASES, _MOST_CHARGES = 1e6, 100_000, 10_000, 10
 UNPROTECTED = 0
 # What tells a release from all others.
 _KEY = ("study_kind", "study_id", "release", "owner")
+# What a charge costs: a note of it must not stand for another one.
+_COST = ("charge", "promised", PLAN, "unit")
 
 StudyKey = tuple[str, str]
 Facts = dict[str, Any]
@@ -714,8 +717,22 @@ def with_note(
     """Return the note of a charge, and the array that has it, if that is to be stored.
 
     One that is there stays: a process may have ended before the ledger had it.
+
+    Raises
+    ------
+    JournalError
+        If that is of another charge: neither can stand for the other.
     """
     for note in notes:
         if same_charge(note, facts):
+            if any(note.get(name) != facts.get(name) for name in _COST):
+                raise JournalError(
+                    f"A journal notes release {facts['release']} of study "
+                    f"{facts['study_id']} with charge {note['charge']}, and now it is "
+                    f"charged with {facts['charge']}: a process ended before the "
+                    "ledger had the first. `flwr-fbo ledger recover` counts it.",
+                    public="This site's ledger lacks a release that its journals have: "
+                    "`flwr-fbo ledger recover` counts it.",
+                )
             return note, {}
     return facts, {NOTES: to_json_array([*notes, facts])}

@@ -24,7 +24,7 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +60,13 @@ from flwr_fbo.privacy.spending_ledger import (
 if TYPE_CHECKING:
     from flwr_fbo.privacy.accounting import PrivacySpent
 
+# Attributes of Opacus's optimizers that clip to a norm which they adapt.
+_OF_ADAPTIVE_CLIPPING = (
+    "fraction_std",
+    "unclipped_num_std",
+    "target_unclipped_quantile",
+)
+
 
 @dataclass(frozen=True)
 class DPSGD:
@@ -84,7 +91,8 @@ class DPSGD:
     poisson : bool
         Whether each batch is drawn by Poisson sampling: each example on its own. False
         for batches of a shuffled data set: they amplify nothing here. An example is
-        then in one batch of each epoch, and each of these counts in full.
+        then in one batch of each epoch, and each of these counts in full. These steps
+        begin with a new epoch, so a plan is a sequence of rounds: ``[one_round] * 27``.
 
     Raises
     ------
@@ -128,19 +136,31 @@ class DPSGD:
         optimizer, data_loader : object
             What ``PrivacyEngine.make_private`` has returned; not the data loader of a
             ``BatchMemoryManager``, whose batches are parts of a step. Each batch must
-            be one step, without accumulation of gradients.
+            be one step: gradients that will be accumulated over several batches cannot
+            be seen here, and cost more than this says.
         epochs : int
             Passes through the data loader, >= 1.
 
         Raises
         ------
         ValueError
-            If they are not Opacus's, or an argument is not allowed.
+            If they are not Opacus's, the optimizer adapts its clipping norm, has
+            accumulated gradients, or an argument is not allowed.
         """
         require_int("epochs", epochs, 1)
         expected = "the optimizer of Opacus's PrivacyEngine.make_private"
         is_private = hasattr(optimizer, "noise_multiplier")
         require(is_private, "optimizer", optimizer, expected)
+        # It releases more than gradients: how many of them were clipped.
+        adapts = any(hasattr(optimizer, name) for name in _OF_ADAPTIVE_CLIPPING)
+        expected = "one with a fixed clipping norm: what adapts it is not counted"
+        require(not adapts, "optimizer", optimizer, expected)
+        try:
+            accumulated = getattr(optimizer, "accumulated_iterations", 1)
+        except ValueError:  # no batch yet
+            accumulated = 1
+        expected = "one step for each batch: accumulated gradients sample more often"
+        require(accumulated <= 1, "accumulated_iterations", accumulated, expected)
         z = optimizer.noise_multiplier
         batches = getattr(data_loader, "batch_sampler", None)
         expected = "the data loader of Opacus's PrivacyEngine.make_private, as it is"
@@ -150,46 +170,6 @@ class DPSGD:
         steps = len(data_loader)
         q = getattr(batches, "sample_rate", None)
         return cls(z, 1 / steps if q is None else q, epochs * steps, q is not None)
-
-    @classmethod
-    def from_opacus_history(
-        cls, accountant: Any, charged: Iterable[DPSGD] = ()
-    ) -> tuple[DPSGD, ...]:
-        """Return the steps that an Opacus accountant has counted, but those charged.
-
-        For a round that has been trained, and of which nothing has left. An accountant
-        counts all that its engine ever did: without ``charged`` that is read whole.
-        Opacus counts shuffled batches (``poisson_sampling=False``) as sampled ones, and
-        so does this; use `from_opacus` for these.
-
-        Parameters
-        ----------
-        accountant : object
-            Accountant of Opacus, or the ``PrivacyEngine`` that has it.
-        charged : iterable of DPSGD
-            Steps of the same engine that were charged before.
-
-        Raises
-        ------
-        ValueError
-            If it is none, or has not counted what was charged.
-        """
-        history = getattr(
-            getattr(accountant, "accountant", accountant), "history", None
-        )
-        expected = "an accountant or PrivacyEngine of Opacus"
-        if not isinstance(history, list):
-            refuse("accountant", accountant, expected)
-        steps: dict[tuple[float, float], int] = {}
-        for z, q, count in history:
-            steps[z, q] = steps.get((z, q), 0) + count
-        for each in charged:
-            key = each.noise_multiplier, each.sampling_probability
-            left = steps.get(key, 0) - each.num_steps
-            expected = f"steps that the accountant has: it lacks {-left} of these"
-            require(left >= 0, "charged", each, expected)
-            steps[key] = left
-        return tuple(cls(z, q, count) for (z, q), count in steps.items() if count)
 
     @classmethod
     def from_dp_event(cls, event: Any) -> tuple[DPSGD, ...]:
@@ -267,6 +247,9 @@ class Choice(Protocol):
     ----------
     epsilon, delta : float
         Of all rungs together.
+    protects : {"client", "example"}
+        Whom they protect: a client whose messages are zeroed, or an example that is
+        replaced by another.
     """
 
     @property
@@ -275,23 +258,8 @@ class Choice(Protocol):
     @property
     def delta(self) -> float: ...  # noqa: D102
 
-
-@dataclass(frozen=True)
-class PlannedChoice:
-    """What a private choice spends, of which no more is known.
-
-    Attributes
-    ----------
-    epsilon, delta : float
-        Of all rungs together.
-    protects : {"client", "example"}
-        Whom they protect: a client whose messages are zeroed, or an example that is
-        replaced by another.
-    """
-
-    epsilon: float
-    delta: float
-    protects: Protects = "client"
+    @property
+    def protects(self) -> Protects: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -319,7 +287,6 @@ def plan_training(
     *,
     sampling_probability: float,
     num_steps: int,
-    poisson: bool = True,
     choice: Choice | None = None,
 ) -> TrainingPlan:
     """Return the training that fits into a total epsilon, beside a private choice.
@@ -337,32 +304,32 @@ def plan_training(
     sampling_probability : float
         Largest sampling probability of the trials. See `DPSGD`.
     num_steps : int
-        Number of steps in which an example can take part at most, of all trials.
-    poisson : bool
-        See `DPSGD`.
+        Number of steps, of all trials, that an example can be in. Batches are drawn by
+        Poisson sampling.
     choice : PrivateChoice, optional
         The choice; what protects a client protects its examples, at twice the distance.
 
     Raises
     ------
     ValueError
-        If an argument is not allowed, or the choice alone spends as much.
+        If an argument is not allowed, or the choice spends as much.
     """
     from flwr_fbo.privacy.accounting import smallest_noise_multiplier
 
     check_epsilon(epsilon)
     check_delta(delta)
-    steps = DPSGD(1.0, sampling_probability, num_steps, poisson)
+    steps = DPSGD(1.0, sampling_probability, num_steps)
     beside: tuple[Charge, ...] = ()
     if choice is not None:
         mu = gaussian_mu(choice.epsilon, choice.delta)
-        protects = getattr(choice, "protects", "client")
-        require_choice("choice.protects", protects, Protects)
+        require_choice("choice.protects", choice.protects, Protects)
         # A message that is replaced by another: see `flwr_fbo.privacy.guarantee`.
-        beside = (Charge(1 / mu if protects == "example" else 0.5 / mu),)
-        alone = _spent(None, beside, delta).epsilon
-        expected = f"above what the choice alone spends, {alone:.4g}"
-        require(epsilon > alone, "epsilon", epsilon, expected)
+        beside = (Charge(1 / mu if choice.protects == "example" else 0.5 / mu),)
+        # With some noise for the training: beside it the choice spends a little more.
+        quiet = replace(steps, noise_multiplier=MOST_NOISE)
+        least = _total(ONE_EXAMPLE_LESS, quiet, beside).epsilon(delta)
+        expected = f"above what the choice spends beside any training, {least:.4g}"
+        require(epsilon > least, "epsilon", epsilon, expected)
 
     def spends(noise_multiplier: float) -> float:
         training = replace(steps, noise_multiplier=noise_multiplier)

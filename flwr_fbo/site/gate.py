@@ -370,11 +370,7 @@ class Gate:
         Otherwise the log of a SuperNode's app says once that the site takes part.
         """
         _require_unit(key, promise)
-        if self._limits and not self._kept.has_own_folder:
-            _log.warning(
-                "This site's limits cover only this run, or its folder. Set fbo-folder "
-                "in the node config to cover all studies."
-            )
+        self._warn_of_run()
         if self._limits:
             with self._kept.held() as ledger:
                 self._mark = mark_of(ledger, key, self._kept.owner)
@@ -389,6 +385,14 @@ class Gate:
                 with self._kept.held() as ledger:
                     self._mark = mark_of(ledger, key, self._kept.owner)
         self._say_joined(key, promise, strategy)
+
+    def _warn_of_run(self) -> None:
+        """Log that limits end with the run, where the site has no folder of its own."""
+        if self._limits and not self._kept.has_own_folder:
+            _log.warning(
+                "This site's limits cover only this run, or its folder. Set fbo-folder "
+                "in the node config to cover all studies."
+            )
 
     def _asked_about(
         self, ledger: SpendingLedger, key: StudyKey, promise: Promise
@@ -537,7 +541,7 @@ class Gate:
         steps : tuple of Charge
             What is about to be trained.
         plan : tuple of Charge
-            All that the run plans; steps that it does not cover count besides.
+            All that the run plans; it covers the steps.
 
         Raises
         ------
@@ -546,12 +550,11 @@ class Gate:
         JournalError
             If the ledger cannot be used, or lacks charges.
         """
-        plan = plan if cover(plan, steps) else steps
         self.check(Promise(plan, private=True, unit=ONE_EXAMPLE_LESS))
         if self._kept.folder is None and not self._limits:
             return
+        self._warn_of_run()
         owner, key, number = self._kept.owner, (TRAINING, run), 0
-        refusal, book = None, None
         with self._kept.held() as ledger:
             charged = ledger.charged(self._kept.counted)
             for begun, its_number in charged.plans(TRAINING, owner, plan)[-1:]:
@@ -564,9 +567,8 @@ class Gate:
                     key, number = begun, its_number
                 elif begun == key:  # a round is trained once more
                     plan = steps
-            done, is_new = ledger.of_study(key, owner), not number
-            if is_new:
-                number = 1 + max((facts[PLAN] for facts in done), default=0)
+            done = ledger.of_study(key, owner)
+            number = number or 1 + max((facts[PLAN] for facts in done), default=0)
             first = 1 + max((facts["release"] for facts in done), default=0)
             charges = [
                 charge_facts(
@@ -582,28 +584,13 @@ class Gate:
             ]
             for facts in charges:
                 charged.add(facts)
-            try:
-                for limits in self._limits:
-                    limits.check_spent(_totals(charged))
-            except RefusedError as error:
-                refusal = error
-            if is_new and self._limits:  # an app may have its plan from the server
-                promise, most = (
-                    Promise(plan, unit=ONE_EXAMPLE_LESS),
-                    self.sizes.max_questions,
-                )
-                assert most is not None
-                share = share_of(promise, self._limits, num_releases=1)
-                book = Questions.of(ledger, self._kept.counted).under(self._limits)
-                book, refusal = book.ask(share, most, refusal)
-                book = book if refusal is not None else book.settle(share)
-            if refusal is None:
-                for facts in charges:
-                    self._record(ledger, key, facts, None)
-            if book is not None:
-                book.keep(ledger, self._kept.counted)
-        if refusal is not None:
-            raise refusal
+            # Not a question for the book: what fits is charged at once. A refusal says
+            # that less is left than the plan costs. To find out how much, a server has
+            # to offer smaller and smaller plans, and the first that fits spends it.
+            for limits in self._limits:
+                limits.check_spent(_totals(charged))
+            for facts in charges:
+                self._record(ledger, key, facts, None)
 
     def _charge(
         self,

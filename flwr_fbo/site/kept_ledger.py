@@ -16,7 +16,8 @@ from flwr_fbo.site.proofs import FolderNote, check_receipts, require_complete
 from flwr_fbo.site.receipts import SignedReceipt
 from flwr_fbo.site.site_journal import configured_slot
 
-_RECORD = "flwr-fbo-spending"
+# Record of ``context.state`` that has the ledger of a site without a folder.
+SPENDING = "flwr-fbo-spending"
 
 
 class KeptLedger:
@@ -93,12 +94,12 @@ class KeptLedger:
                 yield ledger
             return
         records = self._context.state.config_records
-        known = records.get(_RECORD)
+        known = records.get(SPENDING)
         content = None if known is None else known["ledger"]
         assert content is None or isinstance(content, bytes)
         with Journal({"kind": KIND}, content=content) as journal:
             yield SpendingLedger(journal)
-            records[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})
+            records[SPENDING] = ConfigRecord({"ledger": journal.to_bytes()})
 
     def check_missing(self) -> None:
         """Raise JournalError if journals prove that a missing ledger was there."""

@@ -161,15 +161,18 @@ def require_complete(
         note.keep(newest)
 
 
-def check_journals(folder: Path, ledger: SpendingLedger | None) -> None:
+def check_journals(folder: Path, ledger: SpendingLedger | None) -> bool:
     """Raise JournalError if journals prove charges that a ledger does not have.
 
-    One that another process holds is left out: that process has looked itself.
+    Return whether all were read. One that is held is left out: mostly it is that of the
+    agent that answers, and whoever else holds it has looked itself.
     """
+    is_complete = True
     for path in journals_with_charges(folder):
         try:
             notes = _notes_in(path, 0.0)
         except JournalHeldError:
+            is_complete = False
             continue
         has = (lambda note: False) if ledger is None else ledger.has_charge
         lost = [note for note in notes if not has(note)]
@@ -185,6 +188,7 @@ def check_journals(folder: Path, ledger: SpendingLedger | None) -> None:
                 public="This site's ledger lacks releases that its journals have: "
                 "`flwr-fbo ledger recover` counts them.",
             )
+    return is_complete
 
 
 def _notes_in(path: Path, patience: float) -> list[Facts]:
@@ -369,7 +373,9 @@ def recover(folder: Path, files: Iterable[Path] = ()) -> Recovered:
                 raise JournalError(f"Study {receipt.study_id}: {error}") from None
             if len(ledger) > known:
                 servers[receipt.study_id] = receipt.server
-        FolderNote(folder).keep(newest_of(ledger))
+        # Once more: a process may have noted a charge before the ledger was held.
+        if check_journals(folder, ledger):
+            FolderNote(folder).keep(newest_of(ledger))
         total = len(ledger)
     for path in folder.glob(_RECEIPTS):  # they are counted
         path.unlink()

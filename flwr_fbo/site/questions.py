@@ -11,7 +11,11 @@ has a book of the promises that were asked about:
   counted.
 - It answers `Limits.max_questions` of the others a day, and ten times as many in all,
   that no release has been charged for. Asking about the same promise again is free.
+- What exceeds a limit by itself is refused, and not in the book: that tells nothing of
+  what is left.
 - Each of these refusals has one and the same text, `LIMITS_REACHED`.
+
+A training is no question: it is charged as soon as it fits. See `Gate.charge_training`.
 
 What remains: a server learns what is left to a factor of two, and from a question that
 it repeats, that others have spent so much of it.
@@ -110,6 +114,8 @@ class Questions:
         refusal : RefusedError, optional
             Refusal by what is left: none if so much is.
         """
+        if refusal is not None and share > 1 + _ROUNDING:  # whatever is left
+            return self, refusal
         if math.isclose(share, self.taken, rel_tol=_ROUNDING):
             share = self.taken
         is_near = self.taken < share < self.taken * _COARSE

@@ -7,7 +7,8 @@ import logging
 from flwr.app import Context
 
 from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.validation import require_instance
+from flwr_fbo._common.validation import require, require_instance
+from flwr_fbo.privacy.spending_ledger import cover
 from flwr_fbo.privacy.training import Trainings, charges_of
 from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.limits import Limits
@@ -49,8 +50,9 @@ def charge_training(
     ----------
     context : flwr.app.Context
         Context of the message. The ledger is in the ``fbo-folder`` of its node config.
-        Without a folder it lives in ``context.state``, as long as the run, and only if
-        there are limits; else nothing is kept.
+        Without that, limits cover only the run, and a warning says so: the ledger is in
+        the ``fbo-folder`` of the run config, which a server can exchange, or lives in
+        ``context.state``. Without folder and limits nothing is kept.
     training : DPSGD or sequence of DPSGD
         Steps that are about to be taken.
     plan : DPSGD or sequence of DPSGD, optional
@@ -58,7 +60,7 @@ def charge_training(
         them at first, and later rounds are within. It costs much less than rounds that
         are charged one after another, since a server could stop at any of these. A
         round fits if it has at least the plan's noise multiplier, at most its sampling
-        probability, and no more steps than are left. One that does not counts besides.
+        probability, and no more steps than are left. One beyond these counts besides.
         Every round of a run must give the same plan, or a second one is charged: take
         its rounds from a key of the app's own, as a tuner sends ``num-server-rounds``
         of its parts. By default the round is all.
@@ -76,7 +78,7 @@ def charge_training(
     NodeConfigError
         If a value of the node config is not allowed.
     ValueError
-        If an argument is not allowed.
+        If an argument is not allowed, or the plan does not cover the training.
 
     Notes
     -----
@@ -85,11 +87,17 @@ def charge_training(
     is as `DPSGD` says, and if nothing else leaves: a metric, or a number of examples,
     is exact. Whether an app trains as it says, and charges what it trains, cannot be
     told from outside.
+
+    A server that may choose the plan learns from a refusal that less is left of the
+    limits than the plan costs. Where a plan fits, the site is charged for it.
     """
     expected = "Limits, or None"
     require_instance("limits", limits, Limits, allowed=expected, optional=True)
     steps = charges_of("training", training)
     planned = steps if plan is None else charges_of("plan", plan)
+    # Else a plan with a slip, such as too little noise, would be no plan at all.
+    expected = f"one that covers the training: {training!r}"
+    require(cover(planned, steps), "plan", plan, expected)
     try:
         gate = Gate(context, configured_folder(context), limits)
         gate.charge_training(f"run {context.run_id}", steps, planned)

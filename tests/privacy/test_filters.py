@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from flwr_fbo.privacy import plan_training
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import (
     gaussian_delta,
@@ -223,6 +224,16 @@ def test_what_is_left_fits_and_a_little_more_does_not(groups: list[Any]) -> None
         together = Spent((*groups, (Charge(z),)))
         assert together.exceeds(3.0 * (1 + 1e-6), delta) != fits
     assert Spent(((Charge(0.1),),)).epsilon_left(3.0, delta) == 0
+
+
+def test_beside_a_training_that_was_planned_for_the_limit_nothing_is_left() -> None:
+    """It fits alone, at delta, and nothing beside it at delta without D."""
+    limit, delta = 8.0, 1e-5
+    plan = plan_training(limit, delta, sampling_probability=0.05, num_steps=540)
+    spent = Spent(((plan.training.charge,),), 1)
+    assert spent.epsilon(delta) <= limit
+    assert spent.epsilon_left(limit, delta) == 0.0
+    assert 0.0 < spent.epsilon_left(limit + 0.2, delta) < limit
 
 
 def test_a_study_that_is_all_of_a_limit_fits_and_nothing_after_it() -> None:

@@ -26,7 +26,7 @@ from flwr_fbo.privacy.spending_ledger import (
     SpendingLedger,
     charge_facts,
 )
-from flwr_fbo.privacy.training import PlannedChoice, charges_of
+from flwr_fbo.privacy.training import charges_of
 
 DELTA = 1e-5
 ALL: Any = "all"
@@ -177,19 +177,33 @@ def test_an_opacus_optimizer_and_its_loader_are_read() -> None:
         DPSGD.from_opacus(optimizer, loader, epochs=0)
 
 
-def test_an_opacus_history_is_read_but_for_what_was_charged() -> None:
-    accountant = SimpleNamespace(history=[(1.1, 0.05, 20), (0.9, 0.05, 7)])
-    both = (DPSGD(1.1, 0.05, 20), DPSGD(0.9, 0.05, 7))
-    assert DPSGD.from_opacus_history(accountant) == both
-    engine = SimpleNamespace(accountant=accountant)
-    assert DPSGD.from_opacus_history(engine, both[:1]) == both[1:]
-    # The next round is merged into the last entry.
-    accountant.history = [(1.1, 0.05, 20), (0.9, 0.05, 10)]
-    assert DPSGD.from_opacus_history(engine, both) == (DPSGD(0.9, 0.05, 3),)
-    with pytest.raises(ValueError, match=r"^charged=.*it lacks 10 of these"):
-        DPSGD.from_opacus_history(engine, [DPSGD(0.9, 0.05, 20)])
-    with pytest.raises(ValueError, match=r"^accountant=None"):
-        DPSGD.from_opacus_history(None)
+@pytest.mark.parametrize(
+    "name", ["fraction_std", "unclipped_num_std", "target_unclipped_quantile"]
+)
+def test_opacus_with_an_adapted_clipping_norm_is_refused(name: str) -> None:
+    """It releases how many gradients were clipped, which z alone does not have."""
+    optimizer, loader = _opacus()
+    setattr(optimizer, name, 0.5)
+    with pytest.raises(ValueError, match=r"^optimizer=.*a fixed clipping norm"):
+        DPSGD.from_opacus(optimizer, loader)
+
+
+def test_opacus_with_accumulated_gradients_is_refused() -> None:
+    """A step over four batches samples four times as often."""
+    optimizer, loader = _opacus()
+    optimizer.accumulated_iterations = 4
+    with pytest.raises(ValueError, match=r"^accumulated_iterations=4 .*each batch"):
+        DPSGD.from_opacus(optimizer, loader)
+    optimizer.accumulated_iterations = 1
+    assert DPSGD.from_opacus(optimizer, loader) == DPSGD(1.1, 0.05, 20)
+
+    class Fresh(SimpleNamespace):
+        @property
+        def accumulated_iterations(self) -> int:
+            raise ValueError("Per sample gradient not found.")
+
+    fresh = Fresh(noise_multiplier=1.1)
+    assert DPSGD.from_opacus(fresh, loader) == DPSGD(1.1, 0.05, 20)
 
 
 def test_an_event_of_dp_accounting_is_read() -> None:
@@ -230,7 +244,7 @@ def _composed(training: DPSGD, mu: float) -> float:
 @pytest.mark.parametrize("total", [2.0, 8.0])
 @pytest.mark.parametrize("protects", ["client", "example", None])
 def test_training_and_choice_fit_into_a_total(total: float, protects: Any) -> None:
-    choice = None if protects is None else PlannedChoice(0.5, DELTA, protects)
+    choice = None if protects is None else PrivateChoice(0.5, DELTA, protects)
     plan = plan_training(
         total, DELTA, sampling_probability=0.05, num_steps=540, choice=choice
     )
@@ -247,24 +261,33 @@ def test_training_and_choice_fit_into_a_total(total: float, protects: Any) -> No
         assert plan.of_choice.epsilon == pytest.approx(alone, rel=1e-3)
 
 
-def test_a_private_choice_is_planned_beside_it() -> None:
-    choice = PrivateChoice(0.5, DELTA)
-    plans = [
-        plan_training(4.0, DELTA, sampling_probability=0.1, num_steps=50, choice=c)
-        for c in (choice, PlannedChoice(0.5, DELTA))
-    ]
-    assert plans[0] == plans[1]
+@pytest.mark.parametrize("q", [0.05, 1.0])
+def test_a_total_that_no_training_fits_into_is_refused_by_its_least(q: float) -> None:
+    """With sampling a twentieth of delta is set aside: the choice has less of it."""
+    given: Any = {"sampling_probability": q, "num_steps": 540}
+    choice = PrivateChoice(0.5, DELTA, protects="example")
+    said = (
+        r"^epsilon=0.5001 is not allowed: above what the choice spends beside any tra"
+    )
+    if q < 1:
+        with pytest.raises(ValueError, match=f"{said}ining, 0.50"):
+            plan_training(0.5001, DELTA, choice=choice, **given)
+    plan = plan_training(0.51, DELTA, choice=choice, **given)
+    assert plan.together.epsilon <= 0.51
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"epsilon": 0.3}, "^epsilon=0.3 is not allowed: above what the choice alone"),
+        ({"epsilon": 0.3}, "^epsilon=0.3 is not allowed: above what the choice spends"),
         ({"epsilon": 1e4}, "^epsilon=10000.0"),
         ({"delta": 0.0}, "^delta=0.0"),
         ({"num_steps": 0}, "^num_steps=0"),
         ({"sampling_probability": 2.0}, "^sampling_probability=2.0"),
-        ({"choice": PlannedChoice(0.5, DELTA, ALL)}, "^choice.protects=.all."),
+        (
+            {"choice": SimpleNamespace(epsilon=0.5, delta=DELTA, protects=ALL)},
+            "^choice.protects=.all.",
+        ),
     ],
 )
 def test_a_plan_says_what_is_not_allowed(changes: dict[str, Any], said: str) -> None:
@@ -273,7 +296,7 @@ def test_a_plan_says_what_is_not_allowed(changes: dict[str, Any], said: str) -> 
         "delta": DELTA,
         "sampling_probability": 0.1,
         "num_steps": 50,
-        "choice": PlannedChoice(0.5, DELTA),
+        "choice": PrivateChoice(0.5, DELTA),
     }
     with pytest.raises(ValueError, match=said):
         plan_training(**{**given, **changes})

@@ -172,6 +172,15 @@ def test_an_operator_sees_and_forgets_them(tmp_path: Path) -> None:
     assert "1 question" in run(str(tmp_path))
 
 
+def test_what_exceeds_a_limit_by_itself_is_not_in_the_book() -> None:
+    """It tells nothing of what is left, and would refuse all of half the limit."""
+    book = Book(0.9)
+    assert not book.takes(1.01)
+    assert not book.takes(math.inf)
+    assert book.book == Questions()
+    assert book.takes(0.8)
+
+
 def test_other_limits_begin_anew(tmp_path: Path) -> None:
     node = Node(tmp_path)
     study = study_of((Charge(1 / gaussian_mu(4.0, 1e-3)),))

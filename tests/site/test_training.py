@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +16,23 @@ import pytest
 from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
-from flwr_fbo import Limits, charge_training
+from flwr_fbo import Limits, PrivateChoice, charge_training
 from flwr_fbo._common.errors import NodeConfigError, RefusedError
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy import DPSGD
+from flwr_fbo.privacy import DPSGD, plan_training
 from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE, ONE_EXAMPLE_LESS
 from flwr_fbo.privacy.spending_ledger import (
     FILE_NAME,
     Charge,
     Facts,
+    Promise,
     SpendingLedger,
     composed_epsilon,
 )
+from flwr_fbo.site.gate import Gate
 from flwr_fbo.site.proofs import recover
 from tests.support.killing import NUM_KILLS, killed_in
 
@@ -78,25 +85,37 @@ def test_a_plan_counts_whole_at_first_and_later_rounds_are_within(
 
 
 @pytest.mark.parametrize(
-    ("steps", "fits"),
+    "steps",
     [
-        (DPSGD(1.1, 0.05, 60), True),
-        (DPSGD(2.0, 0.01, 60), True),  # of a trial with smaller batches
-        (DPSGD(1.0, 0.05, 1), False),
-        (DPSGD(1.1, 0.06, 1), False),
-        (DPSGD(1.1, 0.05, 61), False),
-        (DPSGD(9.0, 0.05, 1, poisson=False), False),
-        ((DPSGD(1.1, 0.05, 40), DPSGD(1.2, 0.04, 20)), True),
+        DPSGD(1.1, 0.05, 60),
+        DPSGD(2.0, 0.01, 60),  # of a trial with smaller batches
+        (DPSGD(1.1, 0.05, 40), DPSGD(1.2, 0.04, 20)),
     ],
 )
-def test_a_round_that_costs_more_than_planned_counts_besides(
-    tmp_path: Path, steps: Any, fits: bool
+def test_a_round_with_as_much_noise_is_within_the_plan(
+    tmp_path: Path, steps: Any
 ) -> None:
-    context = site(tmp_path)
-    charge_training(context, steps, plan=PLAN)
-    parts = (steps,) if isinstance(steps, DPSGD) else steps
-    alone = tuple(each.charge for each in parts)
-    assert groups_in(tmp_path) == ((PLAN.charge,) if fits else alone,)
+    charge_training(site(tmp_path), steps, plan=PLAN)
+    assert groups_in(tmp_path) == ((PLAN.charge,),)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        DPSGD(1.0, 0.05, 1),
+        DPSGD(1.1, 0.06, 1),
+        DPSGD(1.1, 0.05, 61),
+        DPSGD(9.0, 0.05, 1, poisson=False),
+    ],
+)
+def test_a_plan_that_does_not_cover_its_round_is_refused(
+    tmp_path: Path, steps: DPSGD
+) -> None:
+    """It would be no plan: each round would count by itself."""
+    said = re.escape(f"one that covers the training: {steps!r}")
+    with pytest.raises(ValueError, match=f"^plan=DPSGD.* is not allowed: {said}"):
+        charge_training(site(tmp_path), steps, plan=PLAN)
+    assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_several_noise_multipliers_are_one_plan(tmp_path: Path) -> None:
@@ -156,6 +175,60 @@ def test_without_a_folder_limits_hold_as_long_as_the_context() -> None:
     assert not unlimited.state
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 3.5, 5.0])
+def test_a_training_fits_beside_the_choice_that_it_was_planned_with(
+    tmp_path: Path, epsilon: float
+) -> None:
+    """The site is asked about the choice first, and charged for it last."""
+    choice = PrivateChoice(epsilon, DELTA, protects="example")
+    plan = plan_training(
+        8.0, DELTA, sampling_probability=0.05, num_steps=60, choice=choice
+    ).training
+    context = site(tmp_path, max_epsilon_per_example=8.0)
+    noise = 1 / gaussian_mu(epsilon, DELTA)
+    promise = Promise((Charge(noise),), True, DELTA, unit=EXAMPLE)
+    key = ("federation-tuner", "a")
+    Gate(context, tmp_path).admit(key, promise, "FederationTuner")
+    one_round = replace(plan, num_steps=20)
+    for _ in range(3):
+        charge_training(context, one_round, plan=plan)
+    gate = Gate(context, tmp_path)
+    gate.admit(key, promise, "FederationTuner")
+    gate.charge(key, promise, 1)
+    spent = Spent.of(ONE_EXAMPLE_LESS, facts_in(tmp_path)).epsilon(DELTA)
+    assert 7.9 < spent <= 8.0 * (1 + 1e-6)
+
+
+def test_a_training_that_was_refused_does_not_block_another(tmp_path: Path) -> None:
+    context = site(tmp_path, max_epsilon_per_example=8.0)
+    for total in (8.1, 7.9):
+        plan = plan_training(total, DELTA, sampling_probability=0.05, num_steps=60)
+        if total > 8.0:
+            with pytest.raises(RefusedError):
+                charge_training(context, plan.training)
+        else:
+            charge_training(context, plan.training)
+    assert len(facts_in(tmp_path)) == 1
+
+
+def test_limits_that_a_new_folder_evades_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run config's folder is the server's choice."""
+    said = "This site's limits cover only this run, or its folder."
+    own = site(tmp_path / "own", max_epsilon_per_example=8.0)
+    of_run = site(None, max_epsilon_per_example=8.0)
+    of_run.run_config["fbo-folder"] = str(tmp_path / "run")
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        charge_training(own, ROUND)
+        charge_training(site(tmp_path / "free"), ROUND)
+        assert said not in caplog.text
+        for context in (of_run, site(None, max_epsilon_per_example=8.0)):
+            caplog.clear()
+            charge_training(context, ROUND)
+            assert said in caplog.text
+
+
 def test_it_says_what_is_not_allowed(tmp_path: Path) -> None:
     charge: Any = charge_training
     context = site(tmp_path)
@@ -182,6 +255,70 @@ def test_journals_prove_a_training_of_which_the_ledger_is_gone(tmp_path: Path) -
     assert facts_in(tmp_path) == whole
     charge_training(site(tmp_path), ROUND, plan=PLAN)
     assert groups_in(tmp_path) == ((PLAN.charge,),)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_note_of_another_charge_stands_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """A process ended between note and ledger, and another training follows."""
+    context = site(tmp_path if is_own else None, max_epsilon_per_example=8.0)
+    if not is_own:
+        context.run_config["fbo-folder"] = str(tmp_path)
+    cheap, dear = DPSGD(50.0, 0.01, 1), DPSGD(1.1, 0.05, 200)
+    with monkeypatch.context() as ended:
+        ended.setattr(SpendingLedger, "add", _raise_an_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            charge_training(context, cheap)
+    if is_own:  # it looks for such a note itself
+        charge_training(context, dear)
+    else:
+        with pytest.raises(JournalError, match="`flwr-fbo ledger recover` counts it"):
+            charge_training(context, dear)
+        assert not facts_in(tmp_path)
+        assert recover(tmp_path).of_journals == 1
+        charge_training(context, dear)
+    assert groups_in(tmp_path) == ((cheap.charge,), (dear.charge,))
+
+
+def _raise_an_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_same_charge_goes_on_after_its_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = site(None, max_epsilon_per_example=8.0)
+    context.run_config["fbo-folder"] = str(tmp_path)
+    with monkeypatch.context() as ended:
+        ended.setattr(SpendingLedger, "add", _raise_an_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            charge_training(context, ROUND, plan=PLAN)
+    charge_training(context, ROUND, plan=PLAN)
+    assert groups_in(tmp_path) == ((PLAN.charge,),)
+
+
+def test_recovery_counts_what_is_noted_while_it_waits_for_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process charges, and ends between note and ledger."""
+    charge_training(site(tmp_path), ROUND)
+    held = SpendingLedger.held
+
+    @contextmanager
+    def held_after_another(folder: Path) -> Iterator[SpendingLedger]:
+        with monkeypatch.context() as other:
+            other.setattr(SpendingLedger, "held", held)
+            other.setattr(SpendingLedger, "add", _raise_an_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                charge_training(site(tmp_path, 8), ROUND)
+        with held(folder) as ledger:
+            yield ledger
+
+    with monkeypatch.context() as waiting:
+        waiting.setattr(SpendingLedger, "held", held_after_another)
+        recover(tmp_path)
+    assert len(facts_in(tmp_path)) == 2
 
 
 # Killed at any instant.

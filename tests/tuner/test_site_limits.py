@@ -189,7 +189,7 @@ def _for_numpy(config: dict[str, Any]) -> RecordDict:
 
 @pytest.mark.parametrize("place", ["content", "settings"])
 def test_a_trial_takes_part_in_no_study(place: str) -> None:
-    """Each trial has a copy of the state, and so of the ledger that is in it."""
+    """Each trial has a copy of the state, and so of the journals that are in it."""
     numbers = tuple(range(3))
     asked = tuple(map(_asked_of, numbers))
     nothing: tuple[dict[str, Any], ...] = ({}, {}, {})

@@ -17,6 +17,7 @@ from flwr_fbo._compat import (
     secure_aggregation_stage,
 )
 from flwr_fbo.site.gate import NO_ANSWER, sent
+from flwr_fbo.site.kept_ledger import SPENDING
 from flwr_fbo.site.node_config_limits import hearing
 from flwr_fbo.site.site import SiteError, reported
 from flwr_fbo.site.time_limit import time_limit
@@ -103,7 +104,7 @@ def trial_replies(
         if str(place) in errors and is_evaluate:
             states.fail(trial)
         states.save(trial, state)
-        keeps_state |= bool(state)
+        keeps_state |= bool({*state} - {SPENDING})
         read |= overlay.read
     # Once more, as the app's own clients may have limits of which nobody knew before.
     gate.renew()
@@ -137,7 +138,7 @@ def call_app(
             # What main has put there stays: it has read the same settings.
             config = {**overlay.settings, **content.config_records[name]}
             content[name] = ConfigRecord(config)
-    # A trial has a copy of the state, and so of a site's journals and ledger in it.
+    # A trial has a copy of the state, and so of a site's journals in it.
     if overlay.trial and any(map(is_instruction, content.config_records.values())):
         raise StudyMismatchError.told(_STUDY_IN_TRIAL)
     inner_message.content = content
@@ -149,9 +150,10 @@ def call_app(
         if secure_aggregation_stage(content):  # the mod takes the stage out
             raise StudyMismatchError.told(_NO_MOD) from error
         raise
-    if inner.state is not state:  # the app has put another in its place
-        state.clear()
-        state.update(inner.state)
+    finally:  # whatever fails: a training may have been charged before
+        if inner.state is not state:  # the app has put another in its place
+            state.clear()
+            state.update(inner.state)
     return reply
 
 

@@ -10,6 +10,7 @@ from typing import cast
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from flwr_fbo._compat import SECURE_AGGREGATION_STATE
+from flwr_fbo.site.kept_ledger import SPENDING
 from flwr_fbo.tuner.ballots.example_ballots import ExampleBallots
 
 _PREFIX = "fbo-tuner"
@@ -112,28 +113,33 @@ class TrialStates:
 
         But for Flower's secure aggregation: a client that answers its last stage twice,
         from two copies of a state, can be asked for the keys of both masks of a model.
+        And but for the site's ledger, which all trials share: with a copy each, each
+        trial could spend the whole limit.
         """
-        mine = f"{_PREFIX}:{trial}:"
+        mine, not_copied = f"{_PREFIX}:{trial}:", (SECURE_AGGREGATION_STATE, SPENDING)
         if f"{mine}begun" not in self._state:
             self._state[f"{mine}begun"] = ConfigRecord()
             own = RecordDict()
             for name, record in self._state.items():
                 is_app = not name.startswith(f"{_PREFIX}:")
-                if is_app and name != SECURE_AGGREGATION_STATE:
+                if is_app and name not in not_copied:
                     # Trials must not see what others of them change.
                     own[name] = copy.deepcopy(record)
-            return own
-        names = [name for name in self._state if name.startswith(f"{mine}own:")]
-        return RecordDict({n.split(":", 3)[3]: self._state[n] for n in names})
+        else:
+            names = [name for name in self._state if name.startswith(f"{mine}own:")]
+            own = RecordDict({n.split(":", 3)[3]: self._state[n] for n in names})
+        if SPENDING in self._state:
+            own[SPENDING] = self._state[SPENDING]
+        return own
 
     def save(self, trial: int, state: RecordDict) -> None:
-        """Keep the app's state in a trial."""
+        """Keep the app's state in a trial, and its charges for all trials."""
         mine = f"{_PREFIX}:{trial}:own:"
         # What the app has removed from its state must not come back.
         for name in [name for name in self._state if name.startswith(mine)]:
             del self._state[name]
         for name, record in state.items():
-            self._state[f"{mine}{name}"] = record
+            self._state[name if name == SPENDING else f"{mine}{name}"] = record
 
     @staticmethod
     def _trial_of(name: str) -> int | None:

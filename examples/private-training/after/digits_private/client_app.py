@@ -9,8 +9,8 @@ from digits_private import task
 from flwr_fbo import charge_training, tuner_mod
 from flwr_fbo.privacy import DPSGD
 
-# In how many rounds a site trains: trials, and then the chosen one to its end.
-NUM_ROUNDS = 20
+# Rounds that a site trains, trials included: num-server-rounds, and one to spare.
+NUM_ROUNDS = 21
 
 app = ClientApp(mods=[tuner_mod])
 

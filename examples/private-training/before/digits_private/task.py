@@ -50,8 +50,12 @@ def load_data(partition_id: int, num_partitions: int) -> tuple[DataLoader, DataL
     num_train = 2 * len(labels) // 3
     train = TensorDataset(images[:num_train], labels[:num_train])
     evaluate = TensorDataset(images[num_train:], labels[num_train:])
-    batch_size = math.ceil(num_train / NUM_STEPS)
-    return DataLoader(train, batch_size), DataLoader(evaluate, len(evaluate))
+    loader = DataLoader(train, math.ceil(num_train / NUM_STEPS))
+    # With fewer batches each example is drawn more often than the noise is for.
+    if len(loader) != NUM_STEPS:
+        text = f"{num_train} examples make {len(loader)} batches, not {NUM_STEPS}."
+        raise ValueError(text)
+    return loader, DataLoader(evaluate, len(evaluate))
 
 
 def train(

@@ -76,7 +76,8 @@ def tuner_mod(
     Notes
     -----
     *Formal guarantees*: see `PrivateChoice`. Exact at the server, and not covered: the
-    trained arrays, ``num-examples`` of a reply to ``train``, ``norm_bit`` of Flower's
+    trained arrays, ``num-examples`` of a reply to ``train``, the number of validation
+    examples where a choice protects one of them, ``norm_bit`` of Flower's
     adaptive clipping, which of the tuned keys the client reads, whether its app keeps
     anything in ``context.state``, and the type of an exception. With `secagg_mod` or
     `secaggplus_mod` the trained arrays leave masked, as that protocol masks them; the

@@ -8,7 +8,7 @@ import platform
 import stat
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,25 +33,27 @@ from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
     DEFAULT_DELTA,
     SERVER,
+    TRAINING,
     UNPROTECTED,
     Charge,
     charge_facts,
-    composed_epsilon,
     study_of,
     unit_of,
 )
 from flwr_fbo.privacy.spending_ledger import FILE_NAME as SPENDING_FILE
 from flwr_fbo.site.spending_view import SPENDING
 from flwr_fbo.strategies.study_record import read_ledger
-from flwr_fbo.study.conditions import total_guarantee
+from flwr_fbo.study.conditions import totals_of
 from flwr_fbo.study.kinds import SERVER_FILE, JournalKind, Kind, kind_named, kinds, load
 from flwr_fbo.study.report.ledger_view import LedgerView, committed_text
 from flwr_fbo.study.report.statement import (
     NOT_ON_RECORD,
+    Cost,
+    InLedger,
     StudyFacts,
     claim,
-    entries_of,
     of_patient,
+    training_facts,
 )
 from flwr_fbo.study.report.statement_page import html_of, text_of
 
@@ -182,13 +184,18 @@ def _recorded(
         with Journal.snapshot(ledger) as journal:
             rows = journal.ledger()
             files.append(_file(ledger, journal, rows))
+        if delta is None:
+            at = [row.facts["delta"] for row in rows]
+            delta = min(filter(None, at), default=DEFAULT_DELTA)
+        has_trainings = any(row.facts["study_kind"] == TRAINING for row in rows)
         found: dict[Any, list[LedgerRow]] = {}
         for row in rows:
             found.setdefault(study_of(row.facts), []).append(row)
         studies = []
         for (kind_name, study_id), own in found.items():
             kept = _journal_of(folder, kind_name, study_id)
-            studies.append(_of_site(kind_name, study_id, own, kept, group))
+            site = kind_name, study_id, own, kept
+            studies.append(_of_site(*site, group, delta, has_trainings))
             if kept is not None:
                 with Journal.snapshot(kept) as journal:
                     files.append(_file(kept, journal, journal.ledger()))
@@ -242,8 +249,16 @@ def _planned(file: Path, group: Group) -> dict[str, Any]:
     try:
         plan = json.loads(file.read_text(encoding="utf-8"))
         promises = plan.get("promises") or {"": plan}
+        training = plan.get("with_training")
         studies = [
             _of_plan(plan, name, promise, group) for name, promise in promises.items()
+        ]
+        if training is not None:
+            studies.append(_of_planned_training(plan, training, group))
+        totals = [
+            {"of": name, "releases": 0, **training[part]}
+            for part, name in _PLANNED.items()
+            if training is not None
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         text = "the output of `flwr-fbo privacy --json`"
@@ -252,13 +267,21 @@ def _planned(file: Path, group: Group) -> dict[str, Any]:
         "of": "a plan",
         "folder": str(file),
         "studies": studies,
-        "totals": [],
+        "totals": totals,
         "forecast": [],
         "conditions": _this_machine(),
         "audit": _audit(file.parent / _AUDIT_FILE),
         "records": [],
         "to_fill_in": _BLANKS,
     }
+
+
+# The parts of a choice that is planned with a training, as totals are called.
+_PLANNED = {
+    "training": "of the training",
+    "choice": "of the choice",
+    "together": "of both together",
+}
 
 
 def _of_plan(
@@ -277,7 +300,7 @@ def _of_plan(
         found = plan.get("accountants", {}).get("pld", {}).get("default")
         z = 1 / gaussian_mu(epsilon, delta) if found is None else found
         count = count if found is not None else 1
-    entries = entries_of((Charge(z, q, count),)) if z else ()
+    cost = Cost.of_study(guarantee.unit, [Charge(z, q, count)]) if z else None
     spent = PrivacySpent(
         epsilon,
         delta,
@@ -286,17 +309,56 @@ def _of_plan(
         guarantee=guarantee,
         epsilon_if_replaced=plan.get("epsilon_if_replaced"),
     )
+    # What no kind plans is tuning: `flwr-fbo privacy` has its strategies' presets.
+    kind = next(
+        (k for k in kinds() if plan["strategy"] in k.plans), kind_named("tuning")
+    )
+    assert kind is not None
+    ledger = InLedger((), guarantee.unit, "with_training" in plan)
+    facts = replace(_facts_of(kind, {}, [], ledger), trust=guarantee.trust)
+    strategy = plan["strategy"] + (f", {name}" if name else "")
+    return _planned_study(plan, strategy, facts, spent, cost, group)
+
+
+def _of_planned_training(
+    plan: Mapping[str, Any], training: Mapping[str, Any], group: Group
+) -> dict[str, Any]:
+    """Return what a plan says of the training beside a choice."""
+    about = training["training"]
+    unit = PrivacyUnit(about["unit"], about["adjacency"])
+    facts = training_facts(InLedger((), unit, has_trainings=True))
+    names = "noise_multiplier", "sampling_probability", "num_steps"
+    charge = Charge(*(training[name] for name in names))
+    spent = PrivacySpent(
+        about["epsilon"],
+        about["delta"],
+        charge.num_releases,
+        "plan",
+        guarantee=Guarantee(unit, facts.trust, tuple(about["conditions"])),
+        epsilon_if_replaced=about["epsilon_if_replaced"],
+    )
+    cost = Cost.of_study(unit, [charge])
+    return _planned_study(plan, facts.strategy, facts, spent, cost, group)
+
+
+def _planned_study(
+    plan: Mapping[str, Any],
+    strategy: str,
+    facts: StudyFacts,
+    spent: PrivacySpent,
+    cost: Cost | None,
+    group: Group,
+) -> dict[str, Any]:
+    about = _of_facts(facts, spent)
+    told = "against", "trust_on_record", "exact", "not_covered"
     return {
-        "strategy": plan["strategy"] + (f", {name}" if name else ""),
+        "strategy": strategy,
         "agents": plan["agents"],
         "private": True,
-        "claim": claim(spent, entries),
-        "patient": of_patient(guarantee.unit, entries, delta, *group),
-        "against": guarantee.against,
-        "trust_on_record": True,
+        "claim": claim(spent, cost),
+        "patient": of_patient(cost, spent.delta, *group),
+        **{name: about[name] for name in told},
         "sent": [],
-        "exact": [],
-        "not_covered": list(_IN_ALL_STUDIES),
     }
 
 
@@ -321,12 +383,14 @@ def _of_server(
         identity, rows = journal.identity, journal.ledger()
         about = _file(path, journal, rows)
         rounds, study_id = _course(journal, rows)
-    facts = _facts_of(kind, identity, rows, [])
+    facts = _facts_of(kind, identity, rows, InLedger())
     spent = view.spent(identity, rows) if rows else None
     private = all(row.facts["private"] for row in rows) and not facts.is_seeded
-    entries = entries_of(facts.charges) if private else ()
     deltas = [None if spent is None else spent.delta]
     unit = kind.units[0] if spent is None else spent.guarantee.unit
+    cost = None
+    if private and facts.charges:
+        cost = Cost.of_study(unit, facts.charges)
     own = [
         charge_facts(
             (kind.name, study_id),
@@ -351,8 +415,8 @@ def _of_server(
         "rounds": rounds,
         **_times(rows),
         "private": private,
-        "claim": claim(spent if private else None, entries),
-        "patient": of_patient(unit, entries, spent.delta, *group)
+        "claim": claim(spent if private else None, cost),
+        "patient": of_patient(cost, spent.delta, *group)
         if spent is not None and private
         else [],
         **_of_facts(facts, spent),
@@ -367,6 +431,8 @@ def _of_site(
     rows: Sequence[LedgerRow],
     path: Path | None,
     group: Group,
+    default_delta: float,
+    has_trainings: bool,
 ) -> _Told:
     """Return what a site has on record of one study."""
     charges = [row.facts for row in rows]
@@ -377,23 +443,27 @@ def _of_site(
         with Journal.snapshot(path) as journal:
             identity, own = journal.identity, journal.ledger()
     noisy = [one for one in charges if one["release"] != UNPROTECTED]
-    released = [Charge(*one["charge"]) for one in noisy]
-    if kind is None:
+    unit = next((u for one in charges if (u := unit_of(one)) is not None), None)
+    released = tuple(Charge(*one["charge"]) for one in noisy)
+    in_ledger = InLedger(released, unit, has_trainings)
+    if kind_name == TRAINING:
+        facts = training_facts(in_ledger)
+    elif kind is None:
         facts = StudyFacts(f"a study of kind {kind_name}")
     else:
-        facts = _facts_of(kind, identity, own, released)
-    whole = [Charge(*one) for one in (noisy or [{}])[0].get("promised", ())]
-    counted = whole or released
-    unit = next((u for one in charges if (u := unit_of(one)) is not None), None)
-    private = len(noisy) == len(charges) and all(c.noise_multiplier for c in counted)
-    delta = next((one["delta"] for one in charges if one["delta"]), DEFAULT_DELTA)
-    entries = entries_of(counted) if private else ()
-    spent = None
+        facts = _facts_of(kind, identity, own, in_ledger)
+    # A training does not say where epsilon is told: there the totals are.
+    delta = next((one["delta"] for one in charges if one["delta"]), default_delta)
+    counted = [c for one in noisy for c in (one["charge"], *one.get("promised", ()))]
+    private = len(noisy) == len(charges) and all(z for z, _, _ in counted)
+    cost = spent = None
     if private and unit is not None:
-        terms = total_guarantee(charges, unit)
-        guarantee = Guarantee(unit, facts.trust, terms.conditions)
-        epsilon = composed_epsilon(counted, delta)
-        spent = PrivacySpent(epsilon, delta, len(noisy), "pld", guarantee=guarantee)
+        # As `flwr-fbo ledger show` adds them up, for the same unit.
+        cost = Cost.in_ledger(totals_of(charges)[-1], charges)
+        spent = SPENDING.spent({"delta": delta}, [*rows])
+        assert spent is not None
+        terms = replace(spent.guarantee, trust=facts.trust)
+        spent = replace(spent, guarantee=terms)
     servers = sorted({one[SERVER] for one in charges if SERVER in one})
     values = {
         "kind": kind_name,
@@ -404,10 +474,8 @@ def _of_site(
         **_times(rows),
         "private": private,
         "unprotected_replies": len(charges) - len(noisy),
-        "claim": claim(spent, entries),
-        "patient": []
-        if unit is None or not private
-        else of_patient(unit, entries, delta, *group),
+        "claim": claim(spent, cost),
+        "patient": of_patient(cost, delta, *group),
         **_of_facts(facts, spent),
         "server_key": ", ".join(servers) or NOT_ON_RECORD,
         "versions": [str(row.facts["flwr_fbo"]) for row in own],
@@ -419,7 +487,7 @@ def _facts_of(
     kind: Kind,
     identity: Mapping[str, Any],
     rows: Sequence[LedgerRow],
-    ledger: Sequence[Charge],
+    ledger: InLedger,
 ) -> StudyFacts:
     if not kind.statement:
         return StudyFacts(f"a study of kind {kind.name}")
@@ -430,10 +498,12 @@ def _facts_of(
 def _of_facts(facts: StudyFacts, spent: PrivacySpent | None) -> dict[str, Any]:
     """Return what a kind says of a study, as JSON values."""
     against = "" if spent is None else spent.guarantee.against
-    not_covered = [*facts.not_covered, *_IN_ALL_STUDIES, _METRICS]
-    if facts.trust == "server" and facts.reads:
-        text = f"what the operator of the server reads of each site: {facts.reads}"
-        not_covered.insert(0, text)
+    not_covered = [*facts.not_covered, *_IN_ALL_STUDIES]
+    if facts.asks_sites:
+        not_covered.append(_METRICS)
+    if facts.trust == "server":
+        text = "what the operator of the server reads of each site"
+        not_covered.insert(0, f"{text}: {facts.reads or 'its messages'}")
     return {
         "against": against or NOT_ON_RECORD,
         "trust_on_record": facts.trust is not None,
@@ -456,7 +526,7 @@ def _of_facts(facts: StudyFacts, spent: PrivacySpent | None) -> dict[str, Any]:
             {"what": one.what, "times": one.times, "bytes": one.num_bytes}
             for one in facts.sent
         ],
-        "exact": [*facts.exact, _NUM_CHARGES],
+        "exact": [*facts.exact, *(_NUM_CHARGES,) * facts.asks_sites],
         "not_covered": not_covered,
     }
 

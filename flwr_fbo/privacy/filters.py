@@ -248,6 +248,41 @@ class Spent:
             alone = (*alone, (1.0, squares**-0.5, 1))
         return poisson_epsilon(alone, left, replaced=self.replaced)
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a charge is of releases that not everybody is in."""
+        return any(map(_samples, self._counts))
+
+    @property
+    def mu(self) -> float:
+        """Mu of one Gaussian mechanism: as if everybody were in each release.
+
+        Exact without sampling, else never too small.
+        """
+        charges = [charge for group in self._counts for charge in group]
+        if any(charge.noise_multiplier < LEAST_NOISE for charge in charges):
+            return math.inf
+        counted = self._counts.items()
+        return math.sqrt(
+            math.fsum(n * _without_sampling(_entries(group)) for group, n in counted)
+        )
+
+    def total_variation(self) -> float:
+        """Return the smallest delta, to 1e-6, at which `epsilon` is 0.
+
+        It bounds by how much the probability of anything can differ between the two
+        worlds: an observer tells them apart in (1 + it) / 2 of the cases at most.
+        """
+        if math.isinf(self.mu):
+            return 1.0
+        if not self.is_sampled:
+            return math.erf(self.mu / math.sqrt(8))
+        low, high = 0.0, 1.0
+        while high - low > 1e-6:
+            delta = (low + high) / 2
+            low, high = (low, delta) if self.epsilon(delta) <= 0 else (delta, high)
+        return high
+
     def exceeds(self, epsilon: float, delta: float) -> bool:
         """Return whether a limit would not have admitted it."""
         # To add up what costs far too much could take minutes.

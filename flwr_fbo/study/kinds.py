@@ -133,8 +133,8 @@ class Kind:
         `StudyPlan`.
     statement : str
         What ``flwr-fbo statement`` says of a study: function of the identity of one of
-        its journals, empty where a site has none, of the releases in it, and of the
-        study's charges in a site's ledger, that returns `StudyFacts`.
+        its journals, empty where a site has none, of the releases in it, and of what a
+        site's ledger has of the study, `InLedger`, that returns `StudyFacts`.
     """
 
     name: str

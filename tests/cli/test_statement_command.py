@@ -14,6 +14,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 from dp_accounting import (
     GaussianDpEvent,
+    NeighboringRelation,
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
 )
@@ -46,14 +48,19 @@ SIX = (
     "FedGOUCB",
     "FederationTuner",
     "FederationTuner, secure",
+    "FederationTuner, examples",
+    "FederationTuner, examples, secure",
 )
 UNITS = {"client": "zeroed", "example": "replaced"}
 OF = {
-    name: "client" if name.startswith(("FedVote", "FedWarm", "Feder")) else "example"
+    name: "client"
+    if name.startswith(("FedVote", "FedWarm", "Feder")) and "examples" not in name
+    else "example"
     for name in SIX
 }
 TRUST = {
     **dict.fromkeys(("FedVote", "FedWarmStart", "FederationTuner"), "server"),
+    "FederationTuner, examples": "server",
     **dict.fromkeys((n for n in SIX if n.endswith("secure")), "sums"),
     **dict.fromkeys(("FedUCB", "FedGOUCB"), "local"),
 }
@@ -65,8 +72,11 @@ AGAINST = {
 }
 CONDITIONS = {
     "FedUCB": ["for a finished table"],
-    "FederationTuner": ["without the training"],
-    "FederationTuner, secure": ["without the training"],
+    **{
+        name: ["without the training"]
+        for name in SIX
+        if name.startswith("FederationTuner")
+    },
 }
 GROUP = {"sites": 6, "honest": 4, "colluding": 1, "threshold": 5}
 # What is said in words only: by how it begins.
@@ -94,14 +104,26 @@ NOT_COVERED = {
         "the trained model",
     ),
     "FederationTuner, secure": ("the training: each model", "the trained model"),
+    "FederationTuner, examples": (
+        f"{READS}how far apart the trained models",
+        "the training: each model update",
+        "the trained model",
+    ),
+    "FederationTuner, examples, secure": (
+        "the training: each model",
+        "the trained model",
+    ),
 }
 TUNED = ("the model update of each round", "num-examples of each reply")
 EXACT = {
     "FederationTuner": TUNED,
     "FederationTuner, secure": TUNED,
+    "FederationTuner, examples": (*TUNED, "the number of the site's validation"),
+    "FederationTuner, examples, secure": (*TUNED, "the number of the site's"),
     "FedGOUCB": ("with each reply the number of the site's evaluations",),
 }
 LEDGER = "with each reply the number of the study's charges in the site's own ledger"
+SCORES = "sum over validation examples of the scores of"
 MESSAGE = {
     "FedVote": "message with what the site believes",
     "FedVote, secure": "masked message",
@@ -111,6 +133,8 @@ MESSAGE = {
     "FedGOUCB": "sums of the site's actions and rewards, with its own noise",
     "FederationTuner": "ballot on 6 trials",
     "FederationTuner, secure": "masked ballot on 6 trials",
+    "FederationTuner, examples": f"{SCORES} 6 trials",
+    "FederationTuner, examples, secure": f"masked {SCORES} 6 trials",
 }
 
 
@@ -128,7 +152,7 @@ class Watched:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.sizes = name, Counter[int]()
-        self.metrics = set[str]()
+        self.metrics, self.counts = set[str](), set[int]()
         send = InProcessGrid.send_and_receive
 
         def watched(grid: Any, messages: Any, *, timeout: Any = None) -> Any:
@@ -141,6 +165,9 @@ class Watched:
                         self.sizes[array.numpy().nbytes] += 1
                     for metrics in one.content.metric_records.values():
                         self.metrics |= {*metrics}
+                    for header in one.content.config_records.values():
+                        fields = json.loads(str(header.get("fields", "{}")))
+                        self.counts.add(fields.get("num_examples", 0))
             return replies
 
         with pytest.MonkeyPatch.context() as patch:
@@ -206,7 +233,7 @@ def curve(epsilon: float, mu: float) -> float:
 
 
 def epsilon_at(delta: float, mu: float) -> float:
-    return float(brentq(lambda e: curve(e, mu) - delta, 0, 500, xtol=1e-12))
+    return float(brentq(lambda e: curve(e, mu) - delta, 0, 1e6, xtol=1e-12))
 
 
 def mu_at(epsilon: float, delta: float) -> float:
@@ -290,6 +317,7 @@ def of_patient(name: str, mu: float, delta: float) -> list[dict[str, Any]]:
             "hospitals": number,
             "epsilon": epsilon_at(delta, m),
             "delta": delta,
+            "at_most": False,
             "best_guess": float(norm.cdf(m / 2)),
         }
         for size, number, m in cases
@@ -304,7 +332,7 @@ def totalled(name: str, mu: float, delta: float, charges: int) -> list[dict[str,
 def common(name: str, trust: str | None) -> dict[str, Any]:
     covered = (*NOT_COVERED[name], *EVERYWHERE)
     return {
-        "strategy": name.removesuffix(", secure"),
+        "strategy": name.split(",")[0],
         "private": True,
         "against": AGAINST[trust],
         "trust_on_record": trust is not None,
@@ -349,7 +377,7 @@ def around(of: str, folder: Path, is_versioned: bool) -> dict[str, Any]:
 def server_charge(name: str, record: Record) -> tuple[float, float, int, int]:
     """Return mu of a site's releases, delta, their number, and that of the charges."""
     facts, identity = record.facts, record.identity
-    if OF[name] == "example":
+    if OF[name] == "example" and "settings" in identity:
         settings = identity["settings"]
         about = settings.get("releases") or settings["privacy"]
         mu = mu_at(about["epsilon"], about["delta"])
@@ -366,15 +394,14 @@ def sent_by(name: str, watched: Watched, on_record: bool) -> list[dict[str, Any]
     """Return what site 0 has sent under the noise, by the wire."""
     what: str
     what, sizes = Begins(MESSAGE[name]), watched.sizes
-    if name == "FederationTuner":
-        # Beside models, of 24 bytes.
-        assert sizes[48] == 1
-        size = 48 if on_record else None
-        return [{"what": what if on_record else BALLOT, "times": 1, "bytes": size}]
-    if name == "FederationTuner, secure":
-        assert sizes[18] == 1
-        what = what if on_record else BALLOT
-        return [{"what": what, "times": 1, "bytes": None}]
+    if name.startswith("FederationTuner"):
+        # Beside models, of 24 bytes; masked numbers are as long as the sum needs.
+        size = None if name.endswith("secure") else 48
+        assert size is None or sizes[size] == 1
+        if not on_record:
+            ballot = "ballot on" if OF[name] == "client" else SCORES
+            what, size = f"{ballot} the trials of a rung", None
+        return [{"what": what, "times": 1, "bytes": size}]
     if name.endswith("secure"):
         size = 1536 if name.startswith("FedVote") else 60
         return [{"what": what, "times": sizes[size], "bytes": size}]
@@ -382,9 +409,6 @@ def sent_by(name: str, watched: Watched, on_record: bool) -> list[dict[str, Any]
         {"what": what, "times": times, "bytes": size}
         for size, times in sorted(sizes.items())
     ]
-
-
-BALLOT = "ballot on the trials of a rung"
 
 
 def test_each_field_of_a_server_follows_from_its_record(watched: Watched) -> None:
@@ -488,6 +512,8 @@ def test_what_is_said_to_leave_exactly_does(watched: Watched) -> None:
     if watched.name.startswith("FederationTuner"):
         assert "num-examples" in seen
         assert watched.sizes[24] > 0  # a model
+        # With what a client's ballot counts, where it protects an example.
+        assert (max(watched.counts) > 0) == ("examples" in watched.name)
     else:
         assert "charges" in seen
     assert ("num-evaluations" in seen) == (watched.name == "FedGOUCB")
@@ -559,9 +585,164 @@ def test_a_study_with_sampling_has_no_mu(tmp_path: Path) -> None:
             assert epsilon == pytest.approx(exact, rel=5e-3)
         guess = (1 + accountant.get_delta(0.0)) / 2
         assert claim["best_guess"] == pytest.approx(guess, rel=5e-3)
-        assert claim["epsilon_if_replaced"] > 2 * claim["epsilon"]
+        # A site's ledger counts a message that is replaced without amplification.
+        delta, mu = claim["delta"], 2 * math.sqrt(len(rows)) / z
+        other = epsilon_at(delta, mu)
+        if folder == played.server:
+            group, replaced = (q, z, len(rows)), NeighboringRelation.REPLACE_ONE
+            other = losses(group, replaced).get_epsilon(delta)
+        assert claim["epsilon_if_replaced"] == pytest.approx(other, rel=5e-3)
         assert study["patient"][0]["epsilon"] == claim["epsilon_if_replaced"]
         assert study["patient"][0]["best_guess"] is None
+        assert all(one["at_most"] for one in study["patient"])
+
+
+Group = tuple[float, float, int]
+
+
+def losses(group: Group, relation: NeighboringRelation, mu: float = 0) -> PLDAccountant:
+    """Return dp-accounting's losses of steps, and of one Gaussian mechanism."""
+    q, z, steps = group
+    accountant = PLDAccountant(relation, value_discretization_interval=1e-3)
+    event = PoissonSampledDpEvent(q, GaussianDpEvent(z))
+    accountant.compose(SelfComposedDpEvent(event, steps))
+    if mu:
+        # That of contributions which are replaced is twice as far from each other.
+        far = 2 if relation == NeighboringRelation.REPLACE_ONE else 1
+        accountant.compose(GaussianDpEvent(far / mu))
+    return accountant
+
+
+@cache
+def gaussian_of(group: Group, relation: NeighboringRelation, share: float) -> float:
+    """Return the least mu whose curve and so much delta are above that of steps."""
+    found, points = losses(group, relation), np.arange(0, 20, 0.1)
+    excess = [float(found.get_delta(x)) - share for x in points]
+    above = [(x, d) for x, d in zip(points, excess, strict=True) if d > 1e-12]
+    return max(
+        float(brentq(lambda mu: curve(at, mu) - d, 1e-3, 30, xtol=1e-6))  # noqa: B023
+        for at, d in above
+    )
+
+
+@cache
+def filtered_alone(
+    group: Group, delta: float, relation: NeighboringRelation, mu: float = 0
+) -> float:
+    return float(losses(group, relation, mu).get_epsilon(delta))
+
+
+def filtered(
+    groups: list[Group],
+    delta: float,
+    relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE,
+) -> float:
+    """Return epsilon of plans by the filter's rule: see `flwr_fbo.privacy.filters`."""
+    first, *others = groups
+    if not others:
+        return filtered_alone(first, delta, relation)
+    reserved, squares = delta / 20, 0.0
+    for number, group in enumerate(others, 1):
+        share = reserved / (number * (number + 1))
+        squares += gaussian_of(group, relation, share) ** 2
+    return filtered_alone(first, delta - reserved, relation, math.sqrt(squares))
+
+
+def assert_trained(
+    study: dict[str, Any], groups: list[Group], delta: float, at_most: int
+) -> None:
+    """Assert what is said of plans that a site was charged for, and of nothing else."""
+    claim = study["claim"]
+    replace = NeighboringRelation.REPLACE_ONE
+    assert claim["epsilon"] == pytest.approx(filtered(groups, delta), rel=5e-3)
+    other = filtered(groups, delta, replace)
+    assert claim["epsilon_if_replaced"] == pytest.approx(other, rel=5e-3)
+    for at, epsilon in claim["profile"].items():
+        assert epsilon == pytest.approx(filtered(groups, float(at)), rel=5e-3)
+    # An observer of all at once, who did not choose one after another, is no surer.
+    accountant = PLDAccountant()
+    for q, z, steps in groups:
+        event = PoissonSampledDpEvent(q, GaussianDpEvent(z))
+        accountant.compose(SelfComposedDpEvent(event, steps))
+    guess = (1 + accountant.get_delta(0.0)) / 2
+    if len(groups) == 1:
+        assert claim["best_guess"] == pytest.approx(guess, rel=5e-3)
+    assert 0.999 * guess < claim["best_guess"] < 1.25 * guess
+    assert claim["mu"] is None
+    assert (claim["unit"], claim["adjacency"]) == ("example", "zeroed")
+    assert claim["trust"] == "local"
+    assert claim["releases"] == at_most
+    mu = 2 * math.sqrt(sum(steps / z**2 for _, z, steps in groups))
+    patient = [claim["epsilon_if_replaced"]]
+    patient += [epsilon_at(delta, size * mu) for size in (2, 3, 10)]
+    found = [one["epsilon"] for one in study["patient"]]
+    assert found == pytest.approx(patient, rel=1e-3)
+    assert all(one["at_most"] for one in study["patient"])
+    assert study["strategy"] == "DP-SGD of the site's own app"
+    assert study["against"] == AGAINST["local"]
+    assert study["exact"] == [Begins("num-examples and metrics in the app's replies")]
+    assert study["not_covered"] == [
+        Begins("what the app trains and does not charge"),
+        Begins("steps that are not as charged"),
+        *map(Begins, EVERYWHERE[:3]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "rounds"),
+    [
+        ("DPSGD, planned", [(0.1, 1.0, 50)], 3),
+        ("DPSGD, beyond its plan", [(0.1, 1.0, n) for n in (50, 10, 10)], 7),
+        ("DPSGD", [(0.1, 1.0, 10)] * 6, 6),
+    ],
+)
+def test_a_charged_training_costs_what_its_plans_do(
+    name: str, groups: list[Group], rounds: int, tmp_path: Path
+) -> None:
+    site = play(name, tmp_path).sites[0]
+    values = told(site)
+    [study] = values["studies"]
+    assert_trained(study, groups, 1e-5, rounds)
+    assert study["sent"] == [
+        {"what": Begins("model of a round"), "times": rounds, "bytes": None}
+    ]
+    claim = study["claim"]
+    [shown] = json.loads(invoke("ledger", "show", str(site), "--json").output)
+    for total in (*values["totals"], *shown["spent"]):
+        for field in ("epsilon", "epsilon_if_replaced", "delta", "conditions"):
+            assert total[field] == claim[field]
+    text = " ".join(invoke("statement", str(site)).output.split())
+    assert f"at most epsilon {study['patient'][1]['epsilon']:.4g} per patient" in text
+    assert "not on record" not in text[text.index("Against whom") :][:100]
+
+
+def test_a_tuner_beside_charged_trainings(tmp_path: Path) -> None:
+    site = play("FederationTuner, charged", tmp_path).sites[0]
+    charges = Record(site / "spending.sqlite").facts
+    trained = [one for one in charges if one["study_kind"] == "training"]
+    assert len(trained) > 1
+    values = told(site)
+    by_kind = {one["kind"]: one for one in values["studies"]}
+    groups = [(0.1, 1.0, 10)] * len(trained)
+    delta = by_kind["training"]["claim"]["delta"]
+    assert_trained(by_kind["training"], groups, delta, len(trained))
+    tuned = by_kind["federation-tuner"]
+    assert tuned["exact"][0].startswith("the model update of each round of training th")
+    assert "has not charged" in tuned["exact"][0]
+    assert tuned["not_covered"][:2] == [
+        Begins("the training: what the app charges of it"),
+        Begins("the trained model, which all sites get: no more"),
+    ]
+    totals = {one["of"]: one for one in values["totals"]}
+    of_training = totals["of training"]
+    claim = by_kind["training"]["claim"]
+    assert of_training["epsilon"] == claim["epsilon"]
+    assert of_training["epsilon_if_replaced"] == claim["epsilon_if_replaced"]
+    [shown] = json.loads(invoke("ledger", "show", str(site), "--json").output)
+    for one in shown["spent"]:
+        assert one["epsilon"] == totals[one["of"]]["epsilon"]
+    text = " ".join(invoke("statement", str(site)).output.split())
+    assert "Each total is for one unit; what protects another one is converted" in text
 
 
 @pytest.mark.parametrize("name", ["FTS", "FedGOUCB, open", "DecentralizedFedUCB"])
@@ -597,10 +778,12 @@ def test_an_audit_in_the_folder_is_quoted(tmp_path: Path) -> None:
     plan = "--draws", "1000", "--seed", "0", "--json"
     audit = invoke("audit", "--study", "FedWarmStart", *plan)
     (played.server / "audit.json").write_text(audit.stdout)
-    [found] = told(played.server)["audit"]
+    found = told(played.server)["audit"]
+    assert len(found) > 0
     text = " ".join(invoke("statement", str(played.server)).output.split())
-    assert f"{found['epsilon_lower']:.4g}" in text
-    assert found["verdict"] in text
+    for one in found:
+        assert f"{one['epsilon_lower']:.4g}" in text
+        assert one["verdict"] in text
     for text in ("{}x", "[{}]", "3"):
         (played.server / "audit.json").write_text(text)
         result = invoke("statement", str(played.server))
@@ -634,8 +817,47 @@ def test_a_plan_has_a_statement_too(line: str, tmp_path: Path) -> None:
         first = study["patient"][0]["epsilon"]
         steps = 1 if name == "FedUCB" else 2
         assert first == pytest.approx(epsilon_at(delta, steps * mu), rel=2e-3)
+        if study["claim"]["trust"] == "server":
+            assert study["not_covered"][0].startswith(READS)
+        if name == "FederationTuner":
+            assert study["not_covered"][1:3] == [
+                Begins("the training: each model update"),
+                "the trained model, which all sites get",
+            ]
     text = invoke("statement", str(file)).output
     assert "Nothing has left a site yet." in text
+
+
+def test_a_plan_with_a_training_says_what_both_spend(tmp_path: Path) -> None:
+    line = (
+        "FederationTuner --agents 20 --releases 2 --epsilon 0.5 --delta 1e-5 "
+        "--protects example --total-epsilon 8 --training-q 0.05 --training-steps 540"
+    )
+    file = tmp_path / "plan.json"
+    file.write_text(invoke("privacy", "--strategy", *line.split(), "--json").output)
+    training = json.loads(file.read_text())["with_training"]
+    values = told(file)
+    assert [one["of"] for one in values["totals"]] == [
+        "of the training",
+        "of the choice",
+        "of both together",
+    ]
+    for one, part in zip(
+        values["totals"], ("training", "choice", "together"), strict=True
+    ):
+        assert one == {"of": one["of"], "releases": 0, **training[part]}
+    choice, trained = values["studies"]
+    assert choice["claim"]["epsilon"] == pytest.approx(0.5, rel=1e-3)
+    assert choice["not_covered"][:3] == [
+        Begins(f"{READS}how far apart the trained models"),
+        Begins("the training: what the app charges of it"),
+        Begins("the trained model"),
+    ]
+    group = training["sampling_probability"], training["noise_multiplier"], 540
+    assert_trained(trained, [group], 1e-5, at_most=540)
+    text = " ".join(invoke("statement", str(file)).output.split())
+    for one in values["totals"]:
+        assert f"epsilon {one['epsilon']:.4g} per example (with or without" in text
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,15 @@ PAGES = sorted(
     [
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("examples/*/README.md"),
-        ROOT / "README.md",
+        *ROOT.glob("experiments/*/README.md"),
+        *ROOT.glob("*.md"),
     ]
 )
 # A number that is a study's epsilon, in prose; and in what is printed.
 _NUMBER = r"(?:[0-9][0-9.]*|infinite|inf\b)"
 IN_PROSE = re.compile(
     rf"(?i)\bepsilon\b\W{{1,3}}(?:is |of |at least |about )?{_NUMBER}"
+    rf"|{_NUMBER} of epsilon\b(?! {_NUMBER})"
 )
 PRINTED = re.compile(rf"(?i)\bepsilon:? *=? *(?:>= )?{_NUMBER}")
 # What follows one that has its terms, in one of the ways in which output has them.
@@ -90,6 +92,8 @@ def test_each_epsilon_of_a_page_has_its_terms(path: Path) -> None:
     [
         ("At epsilon 2 nobody follows.", 1),
         ("**Epsilon 8** is large.", 1),
+        ("It has 4.81 for 10.39 of epsilon.", 1),
+        ("Each of 2 studies of epsilon 1 per client (message or zeros, delta 1e-3)", 0),
         ("epsilon 2 per client (message or zeros, delta 1e-3)", 0),
         ("epsilon 4 per example, delta 1e-5", 1),
         ("`epsilon=2` is a parameter.", 0),

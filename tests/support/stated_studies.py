@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
@@ -23,6 +25,7 @@ from flwr_fbo import (
     Privacy,
     PrivateChoice,
     Seeds,
+    charge_training,
     linear_bandit_app,
     tuning_app,
 )
@@ -35,6 +38,7 @@ from flwr_fbo.bandits import (
     PeerGraph,
 )
 from flwr_fbo.models.langevin_regression import LangevinSettings
+from flwr_fbo.privacy import DPSGD
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.tuning import (
     DPFTSDESettings,
@@ -42,7 +46,14 @@ from flwr_fbo.tuning import (
     FedWarmStartSettings,
     FTSSettings,
 )
-from tests.support.apps import NUM_CLIENTS, in_process, main_of, server_context, tuner
+from tests.support.apps import (
+    NUM_CLIENTS,
+    in_process,
+    main_of,
+    message_app,
+    server_context,
+    tuner,
+)
 from tests.support.fed_go_ucb import APP as NEURAL_APP
 
 SPACE = {"x": FloatDistribution(0, 1)}
@@ -175,17 +186,46 @@ def _neural(played: Played, privacy: NeuralPrivacy | None) -> None:
     study.start(played.grid(NEURAL_APP), folder=played.server)
 
 
-def _tuner(played: Played, aggregation: SecureAggregation | None = None) -> None:
+BY_CLIENT = PrivateChoice(epsilon=4, delta=1e-3)
+BY_EXAMPLE = PrivateChoice(epsilon=4, delta=1e-5, protects="example")
+# A round of a training, and how many rounds its plan has.
+ROUND, PLANNED = DPSGD(1.0, 0.1, 10), 5
+
+
+def charged(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
+    """Charge a round before it is trained."""
+    charge_training(context, ROUND)
+    return call_next(message, context)
+
+
+def _tuner(
+    played: Played,
+    aggregation: SecureAggregation | None = None,
+    privacy: PrivateChoice = BY_CLIENT,
+    *,
+    is_charged: bool = False,
+) -> None:
     study = tuner(
-        privacy=PrivateChoice(epsilon=4, delta=1e-3),
+        privacy=privacy,
         seeds=Seeds(study=1),
         folder=played.server,
         **({} if aggregation is None else {"aggregation": aggregation}),
     )
-    grid = in_process(node_configs=played.node_configs)
+    app = message_app(train_mods=(charged,) if is_charged else ())
+    grid = in_process(app, node_configs=played.node_configs)
     study.start(main_of(), grid, server_context())
 
 
+def _train(played: Played, rounds: int, plan: DPSGD | None) -> None:
+    """Charge the first site for rounds of one run: no server keeps a record."""
+    context = Context(7, 1, played.node_configs[0], RecordDict(), {})
+    for _ in range(rounds):
+        charge_training(context, ROUND, plan=plan)
+
+
+PLAN = DPSGD(1.0, 0.1, PLANNED * 10)
 STUDIES: dict[str, Callable[[Played], None]] = {
     "FedVote": _vote,
     "FedVote, secure": lambda played: _vote(played, AGGREGATION),
@@ -202,6 +242,14 @@ STUDIES: dict[str, Callable[[Played], None]] = {
     "FedGOUCB, open": lambda played: _neural(played, None),
     "FederationTuner": _tuner,
     "FederationTuner, secure": lambda played: _tuner(played, AGGREGATION),
+    "FederationTuner, examples": lambda played: _tuner(played, privacy=BY_EXAMPLE),
+    "FederationTuner, examples, secure": lambda played: _tuner(
+        played, AGGREGATION, BY_EXAMPLE
+    ),
+    "FederationTuner, charged": lambda played: _tuner(played, is_charged=True),
+    "DPSGD, planned": lambda played: _train(played, 3, PLAN),
+    "DPSGD, beyond its plan": lambda played: _train(played, 7, PLAN),
+    "DPSGD": lambda played: _train(played, 6, None),
 }
 
 

@@ -10,7 +10,7 @@ from flwr_fbo.bandits.fed_go_ucb.study import FedGOUCBStudy
 from flwr_fbo.bandits.linear.study import LinearBanditStudy
 from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending_ledger import Charge
-from flwr_fbo.study.report.statement import Sent, StudyFacts
+from flwr_fbo.study.report.statement import InLedger, Sent, StudyFacts
 
 _RELEASE = "sums of the site's actions and rewards, with its own noise"
 _MASKED = "masked sums of actions and rewards, with a share of the noise"
@@ -27,14 +27,14 @@ _COUNTS = (
 
 
 def linear_facts(
-    identity: Mapping[str, Any], rows: Sequence[LedgerRow], ledger: Sequence[Charge]
+    identity: Mapping[str, Any], rows: Sequence[LedgerRow], ledger: InLedger
 ) -> StudyFacts:
     """Return what a statement says of a linear bandit, by a journal of it.
 
     As `flwr_fbo.tuning.report.statement.study_facts` does of tuning.
     """
     if not identity:
-        return StudyFacts("FedUCB")
+        return StudyFacts("FedUCB", not_covered=(_BEFORE,))
     study = LinearBanditStudy.from_dict({"study_id": "one", **identity})
     # A server's row counts the releases of each agent; a site has a row for each.
     made = [max(row.facts.get("num_releases", [0])) for row in rows]
@@ -63,7 +63,7 @@ def linear_facts(
 
 
 def neural_facts(
-    identity: Mapping[str, Any], rows: Sequence[LedgerRow], ledger: Sequence[Charge]
+    identity: Mapping[str, Any], rows: Sequence[LedgerRow], ledger: InLedger
 ) -> StudyFacts:
     """Return what a statement says of a bandit with a network: see `linear_facts`."""
     if not identity:

@@ -16,13 +16,14 @@ from typing import Any
 from scipy.special import ndtr
 
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.privacy.gaussian import LEAST_NOISE, gaussian_epsilon, poisson_epsilon
+from flwr_fbo.privacy.filters import Spent
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.guarantee import (
-    CLIENT,
+    EXAMPLE,
     PROFILE,
     PrivacyUnit,
     Trust,
-    replaced_epsilon,
+    replaced_entries,
 )
 from flwr_fbo.privacy.spending_ledger import Charge
 
@@ -32,8 +33,6 @@ NOT_ON_RECORD = "not on record"
 _HOSPITALS, _RECORDS = (1, 2, 3), (1, 2, 3, 10)
 # The privacy loss at which an observer is 99.99 % sure.
 _SUREST = math.log(0.9999 / 0.0001)
-
-Entries = tuple[tuple[float, float, int], ...]
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,8 @@ class StudyFacts:
         Digest of the roster; empty without one.
     is_seeded : bool, optional
         Whether somebody knows the seed of the noise; None where no record says it.
+    asks_sites : bool
+        Whether messages of this package ask the sites; False where an app trains.
     """
 
     strategy: str
@@ -97,61 +98,123 @@ class StudyFacts:
     groups: Sequence[Mapping[str, Any]] = field(default=())
     roster: str = ""
     is_seeded: bool | None = None
+    asks_sites: bool = True
 
 
-def entries_of(charges: Sequence[Charge]) -> Entries:
-    """Return charges as sampling probability, noise multiplier and number."""
-    return tuple(
-        (c.sampling_probability, c.noise_multiplier, c.num_releases) for c in charges
+@dataclass(frozen=True)
+class InLedger:
+    """What a site's ledger has of a study, and beside it.
+
+    Attributes
+    ----------
+    charges : tuple of Charge
+        Releases of the study under noise; empty of a server, and of a plan.
+    unit : PrivacyUnit, optional
+        Whom they protect; None where that is not known.
+    has_trainings : bool
+        Whether it has charges of trainings, too.
+    """
+
+    charges: tuple[Charge, ...] = ()
+    unit: PrivacyUnit | None = None
+    has_trainings: bool = False
+
+
+def training_facts(ledger: InLedger) -> StudyFacts:
+    """Return what a statement says of a training that an app has charged."""
+    return StudyFacts(
+        "DP-SGD of the site's own app",
+        sent=(Sent("model of a round, with the noise of its steps", _sent_of(ledger)),),
+        trust="local",
+        exact=_EXACT_IN_TRAINING,
+        not_covered=_NOT_IN_TRAINING,
+        asks_sites=False,
     )
 
 
-def group_epsilon(entries: Entries, delta: float, steps: int) -> float:
-    """Return epsilon of releases between worlds that are so many steps apart.
+def _sent_of(ledger: InLedger) -> int | None:
+    return len(ledger.charges) or None
 
-    A step is the adjacency that the releases are charged for.
+
+_EXACT_IN_TRAINING = (
+    "num-examples and metrics in the app's replies; of a tuner's trials only "
+    "num-examples",
+)
+_NOT_IN_TRAINING = (
+    "what the app trains and does not charge",
+    "steps that are not as charged: whether the app samples, clips and adds noise as "
+    "it says, no record can tell",
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What charges cost their unit: all numbers of a claim follow from it.
+
+    Attributes
+    ----------
+    unit : PrivacyUnit
+        Whom the charges protect.
+    spent : Spent
+        The charges, as they are added up for it.
+    replaced : Spent
+        The same where the unit is replaced by another.
     """
-    if any(z < LEAST_NOISE for _, z, _ in entries):
-        return math.inf
-    if steps == 1:
-        return poisson_epsilon(entries, delta)
-    if steps == 2:
-        return replaced_epsilon(entries, delta)
-    # As if everybody were in each release: exact without sampling.
-    return gaussian_epsilon(delta, steps * math.sqrt(_squares(entries)))
 
+    unit: PrivacyUnit
+    spent: Spent
+    replaced: Spent
 
-def _squares(entries: Entries) -> float:
-    return math.fsum(count / z**2 for _, z, count in entries)
+    @classmethod
+    def in_ledger(cls, unit: PrivacyUnit, facts: Sequence[Mapping[str, Any]]) -> Cost:
+        """Return what charges of a site's ledger cost, as the ledger adds them up."""
+        return cls(unit, Spent.of(unit, facts), Spent.of(EXAMPLE, facts))
 
+    @classmethod
+    def of_study(cls, unit: PrivacyUnit, charges: Sequence[Charge]) -> Cost:
+        """Return what a study costs whose releases were all fixed in advance."""
+        entries = tuple(
+            (c.sampling_probability, c.noise_multiplier, c.num_releases)
+            for c in charges
+        )
+        others = entries
+        if unit.adjacency == "zeroed":
+            others = replaced_entries(entries)
+        one, other = (
+            (tuple(Charge(z, q, count) for q, z, count in found),)
+            for found in (entries, others)
+        )
+        number = sum(charge.num_releases for charge in charges)
+        return cls(unit, Spent(one, number), Spent(other, number, replaced=True))
 
-def mu_of(entries: Entries) -> float | None:
-    """Return mu of releases that are one Gaussian mechanism; None with sampling."""
-    if not entries or any(q < 1 or z < LEAST_NOISE for q, z, _ in entries):
-        return None
-    return math.sqrt(_squares(entries))
+    @property
+    def mu(self) -> float | None:
+        """Mu of releases that are one Gaussian mechanism; None with sampling."""
+        mu = self.spent.mu
+        return None if self.spent.is_sampled or math.isinf(mu) else mu
 
+    def best_guess(self) -> float:
+        """Return how often the best guess between two likely worlds is right, at most.
 
-def best_guess(entries: Entries) -> float:
-    """Return how often the best guess between two equally likely worlds is right.
+        (1 + TV) / 2, where the total variation TV is delta at epsilon 0.
+        """
+        return (1 + self.spent.total_variation()) / 2
 
-    (1 + TV) / 2, where the total variation TV is delta at epsilon 0: an upper bound
-    with sampling.
-    """
-    if any(z < LEAST_NOISE for _, z, _ in entries):
-        return 1.0
-    mu = mu_of(entries)
-    if mu is not None:
-        return float(ndtr(mu / 2))
-    from flwr_fbo.privacy.loss_distribution import (
-        LossDistribution,
-        composed_losses,
-        joint_delta,
-    )
+    def profile(self) -> dict[str, float]:
+        """Return epsilon at several deltas."""
+        return {f"{delta:g}": self.spent.epsilon(delta) for delta in PROFILE}
 
-    losses = composed_losses(entries, replaced=False)
-    nothing = LossDistribution.nothing(losses[0].step)
-    return (1 + max(joint_delta(loss, nothing, 0.0) for loss in losses)) / 2
+    def mu_of_group(self, size: int) -> float:
+        """Return mu, at most, if so many units are replaced by others."""
+        per_unit = 1 if self.unit.adjacency == "replaced" else 2
+        return size * per_unit * self.spent.mu
+
+    def epsilon_of_group(self, delta: float, size: int) -> float:
+        """Return epsilon if so many units are replaced; a bound with sampling."""
+        if size == 1:
+            return self.replaced.epsilon(delta)
+        mu = self.mu_of_group(size)
+        return math.inf if math.isinf(mu) else gaussian_epsilon(delta, mu)
 
 
 def more_sure(epsilon: float, mu: float) -> tuple[float, float]:
@@ -165,38 +228,31 @@ def more_sure(epsilon: float, mu: float) -> tuple[float, float]:
     return 1 / (1 + math.exp(-loss)), float(ndtr(mu / 2 - loss / mu))
 
 
-def claim(spent: PrivacySpent | None, entries: Entries) -> dict[str, Any]:
+def claim(spent: PrivacySpent | None, cost: Cost | None) -> dict[str, Any]:
     """Return an epsilon with its terms, and what it means for an observer."""
     if spent is None:
         return {"epsilon": None}
-    mu, epsilon, other = mu_of(entries), spent.epsilon, spent.epsilon_if_replaced
+    mu = None if cost is None else cost.mu
+    epsilon, other = spent.epsilon, spent.epsilon_if_replaced
     certainty, share = (None, None)
     if mu is not None and 0 < epsilon < math.inf:
         certainty, share = more_sure(epsilon, mu)
-    if other is None and entries and spent.guarantee.unit == CLIENT:
-        other = group_epsilon(entries, spent.delta, 2)
+    if other is None and cost is not None and cost.unit.adjacency == "zeroed":
+        other = cost.replaced.epsilon(spent.delta)
     return {
         **spent.to_json(),
         "epsilon_if_replaced": other,
         "releases": spent.num_releases,
         "mu": mu,
-        "best_guess": best_guess(entries) if entries else None,
+        "best_guess": None if cost is None else cost.best_guess(),
         "sure": certainty,
         "share_more_sure": share,
-        "profile": profile_of(entries),
-    }
-
-
-def profile_of(entries: Entries) -> dict[str, float]:
-    """Return epsilon of releases at several deltas."""
-    return {
-        f"{delta:g}": group_epsilon(entries, delta, 1) for delta in PROFILE if entries
+        "profile": {} if cost is None else cost.profile(),
     }
 
 
 def of_patient(
-    unit: PrivacyUnit,
-    entries: Entries,
+    cost: Cost | None,
     delta: float,
     records: int | None = None,
     hospitals: int | None = None,
@@ -205,10 +261,8 @@ def of_patient(
 
     Parameters
     ----------
-    unit : PrivacyUnit
-        Whom the charges protect, and how.
-    entries : tuple of (float, float, int)
-        The charges.
+    cost : Cost, optional
+        What was spent; None where nothing was, or there is no guarantee.
     delta : float
         Where epsilon is told.
     records : int, optional
@@ -217,11 +271,10 @@ def of_patient(
     hospitals : int, optional
         Hospitals that have some.
     """
-    if not entries:
+    if cost is None:
         return []
     cases: list[tuple[int | None, int]]
-    per_change = 1 if unit.adjacency == "replaced" else 2
-    if unit.protects == "client":
+    if cost.unit.protects == "client":
         told = _HOSPITALS if hospitals is None else (1, hospitals)
         cases = [(None, number) for number in dict.fromkeys(told)]
     else:
@@ -231,14 +284,16 @@ def of_patient(
             cases.append((records or 1, hospitals))
     found = []
     for size, number in cases:
-        steps = per_change * (size or 1) * number
-        mu = mu_of(entries)
+        units = (size or 1) * number
         about = {
             "records": size,
             "hospitals": number,
-            "epsilon": group_epsilon(entries, delta, steps),
+            "epsilon": cost.epsilon_of_group(delta, units),
             "delta": delta,
-            "best_guess": None if mu is None else float(ndtr(steps * mu / 2)),
+            "at_most": cost.spent.is_sampled,
+            "best_guess": None
+            if cost.mu is None
+            else float(ndtr(cost.mu_of_group(units) / 2)),
         }
         found.append(about)
     return found

@@ -183,7 +183,8 @@ def _patient(study: Values) -> list[Any]:
         rows.append(
             (
                 f"{of} at {'each of ' if case['hospitals'] > 1 else ''}{at}",
-                f"epsilon {_number(case['epsilon'])} per patient (replaced by another, "
+                f"{'at most ' if case['at_most'] else ''}epsilon "
+                f"{_number(case['epsilon'])} per patient (replaced by another, "
                 f"delta {case['delta']:g}){conditions}",
                 meaning,
             )
@@ -294,7 +295,7 @@ def _totals(values: Values) -> list[Any]:
         ]
     caption = (
         "By the privacy filter: it holds if each study is chosen after the last one "
-        "was read. Units are not added up."
+        "was read. Each total is for one unit; what protects another one is converted."
     )
     return [Table(("total", "epsilon"), rows, caption, numeric=False)]
 

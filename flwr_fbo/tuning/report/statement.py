@@ -11,7 +11,7 @@ from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.spending_ledger import Charge
 from flwr_fbo.secure import SecureSums
 from flwr_fbo.study.kinds import load
-from flwr_fbo.study.report.statement import Sent, StudyFacts
+from flwr_fbo.study.report.statement import InLedger, Sent, StudyFacts
 from flwr_fbo.tuning.registry import algorithm_in
 
 _MODELS = "a model that a site trains with its best setting"
@@ -19,7 +19,7 @@ _COHORT = "the slot of a site: it shows its cohort, and so about when the site j
 
 
 def study_facts(
-    identity: Mapping[str, Any], rows: Sequence[LedgerRow], ledger: Sequence[Charge]
+    identity: Mapping[str, Any], rows: Sequence[LedgerRow], ledger: InLedger
 ) -> StudyFacts:
     """Return what a statement says of a study, by its server's or a site's journal.
 
@@ -29,8 +29,8 @@ def study_facts(
         Of the journal; empty where a site has none of the study.
     rows : sequence of LedgerRow
         Releases of the server; a site's journal has none.
-    ledger : sequence of Charge
-        Charges in the site's ledger; empty of a server.
+    ledger : InLedger
+        What the site's ledger has of it; nothing of a server.
     """
     if not identity:
         return StudyFacts("a tuning study", not_covered=(_MODELS,))
@@ -48,7 +48,7 @@ def study_facts(
     elif strategy != "FTS":
         reads = load(f"flwr_fbo.tuning.{folder}.server:{strategy}Server").readable
     charges: tuple[Charge, ...] = ()
-    times, senders = len(ledger), None
+    times, senders = len(ledger.charges), None
     # A server knows its seeds; a site has what it was promised.
     private = identity.get("noise_seed") is None
     if "promise" in identity:

@@ -156,7 +156,7 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     assert client == Spent(((Charge(1.5),), (Charge(3.0),)), 3)
     # What was sampled counts without amplification.
     of_example = (Charge(0.75),), (Charge(2.0),), (Charge(1.5),)
-    assert example == Spent(of_example, 3, replaced=True)
+    assert example == Spent(of_example, 3, EXAMPLE)
     with Journal(None, path) as journal:
         made_by = journal._store.made_by
         assert made_by == ("0.1.0" if schema == LEDGER.schema else __version__)

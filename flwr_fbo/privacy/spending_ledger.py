@@ -581,10 +581,6 @@ class SpendingLedger:
         """
         return [f for f in self.all_of(study) if f["owner"] in (owner, -1)]
 
-    def charges(self, owner: int = -1) -> list[Charge]:
-        """Return the charges to an owner's data, without their studies."""
-        return [Charge(*facts["charge"]) for facts in self.facts(owner)]
-
     def has(self, study: StudyKey, release: int, owner: int = -1) -> bool:
         """Return whether a release of a study, by kind and id, is on record."""
         return self.has_charge(charge_facts(study, release, Charge(0.0), owner))

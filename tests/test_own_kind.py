@@ -24,6 +24,7 @@ from flwr_fbo.site.site import site_app
 from flwr_fbo.strategies.host import Host
 from flwr_fbo.study import kinds
 from tests.support.documents import ROOT
+from tests.support.ledgers import ledger_charges
 
 EXAMPLE = ROOT / "examples" / "own-kind"
 PAGE = ROOT / "docs/research/add-an-algorithm.md"
@@ -164,7 +165,7 @@ def test_all_releases_are_charged_once(greedy: Any, tmp_path: Path) -> None:
     result = _start(greedy.server.FedGreedy, federation)  # with real noise
     assert result.privacy_spent.epsilon == 4.0
     with SpendingLedger.held(federation.site(0)) as ledger:
-        assert len(ledger.charges()) == 1
+        assert len(ledger_charges(ledger)) == 1
     shown = _printed("ledger", "show", federation.site(0))
     assert "epsilon 4.000" in shown
     assert "norm of release" in shown

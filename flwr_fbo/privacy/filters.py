@@ -103,7 +103,7 @@ from flwr_fbo.privacy.gaussian import (
     gaussian_mu,
     poisson_epsilon,
 )
-from flwr_fbo.privacy.guarantee import Guarantee, PrivacyUnit
+from flwr_fbo.privacy.guarantee import CLIENT, Guarantee, PrivacyUnit
 from flwr_fbo.privacy.spending_ledger import (
     MOST_NOISE,
     Charge,
@@ -137,14 +137,13 @@ class Spent:
         before its first release: a study with sampling, or one Gaussian release.
     num_releases : int
         Number of releases that were charged.
-    replaced : bool
-        Whether sampled charges are for contributions that are replaced by others: see
-        `poisson_epsilon`.
+    total : PrivacyUnit
+        Unit that the groups were counted for: see `counted_in`.
     """
 
     groups: tuple[Group, ...] = ()
     num_releases: int = 0
-    replaced: bool = False
+    total: PrivacyUnit = CLIENT
 
     @classmethod
     def of(
@@ -195,9 +194,9 @@ class Spent:
         promise : Promise, optional
             Its releases.
         """
-        groups, replaced = charged.groups(total), total.adjacency == "replaced"
+        groups = charged.groups(total)
         if promise is None:
-            return cls(groups, charged.num_releases, replaced)
+            return cls(groups, charged.num_releases, total)
         known, promised = Charged(own), promise.charges
         counted = counted_in(total, promise.unit, promised)
         missing = _count(counted)
@@ -209,7 +208,12 @@ class Spent:
         elif counted and all(missing - _count(g) for g in known.groups(total)):
             groups += (tuple(counted),)
         to_come = max(0, promise.num_releases - known.num_releases)
-        return cls(groups, charged.num_releases + to_come, replaced)
+        return cls(groups, charged.num_releases + to_come, total)
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if sampled contributions count as replaced: see `poisson_epsilon`."""
+        return self.total.adjacency == "replaced"
 
     def least_epsilon(self, delta: float) -> float:
         """Return what `epsilon` is at least, at once."""
@@ -240,13 +244,13 @@ class Spent:
         first, *others = self.groups
         alone = _entries(first)
         if not others:  # chosen before anything was read
-            return poisson_epsilon(alone, delta, replaced=self.replaced)
+            return poisson_epsilon(alone, delta, replaced=self.is_replaced)
         squares, left = self._squares(delta), delta - self._reserved(delta)
         if not _samples(first):
             return gaussian_epsilon(left, squares**0.5)
         if squares > 0:
             alone = (*alone, (1.0, squares**-0.5, 1))
-        return poisson_epsilon(alone, left, replaced=self.replaced)
+        return poisson_epsilon(alone, left, replaced=self.is_replaced)
 
     @property
     def is_sampled(self) -> bool:
@@ -357,7 +361,7 @@ class Spent:
             # These shares of D add up to D, however many studies follow.
             share = reserved / (number * (number + 1))
             entries = _entries(group)
-            squares.append(_gaussian_parameter(entries, share, self.replaced) ** 2)
+            squares.append(_gaussian_parameter(entries, share, self.is_replaced) ** 2)
         # Exact: Gaussian releases in another order cost the same, to the last digit.
         return math.fsum(squares)
 
@@ -395,7 +399,7 @@ def _gaussian_parameter(entries: _Entries, share: float, replaced: bool) -> floa
     share : float
         delta_j.
     replaced : bool
-        See `Spent`.
+        See `Spent.is_replaced`.
     """
     # Replacing a sampled contribution is at most twice the distance to zeros.
     most = math.sqrt(_without_sampling(entries)) * (2 if replaced else 1)

@@ -63,8 +63,9 @@ PATIENCE = 30.0
 # In the facts of a charge: the site's own mark of it, and the server's key. Only where
 # the site has a folder of its own, whose charges are all about the same data.
 MARK, SERVER = "mark", "server"
-# Kind of a training's charges, and in their facts: which plan of the run, from 1.
-TRAINING, PLAN = "training", "plan"
+# Kind of a training's charges, and in their facts: which plan of the run, from 1, and
+# that they are more of the round that the charge before them is of.
+TRAINING, PLAN, MORE = "training", "plan", "more"
 
 # What may be promised at most: composing more would take a site too long. A training
 # has more steps than a study has releases; they are the app's own, and mostly equal.
@@ -313,7 +314,7 @@ def counted_in(total: PrivacyUnit, unit: PrivacyUnit | None, group: Group) -> Gr
       of zeros could be in its place; without amplification, too;
     - what protects an example that is taken out protects one that is replaced with half
       the noise multiplier, or by the pair of `flwr_fbo.privacy.guarantee` where it is
-      sampled: see `Spent.replaced`.
+      sampled: see `Spent.is_replaced`.
 
     What has no noise protects nobody.
 
@@ -379,7 +380,8 @@ class Charged:
         whole = tuple(map(tuple, facts.get("promised", ())))
         group, unit = _charges(((z, q, count),)), unit_of(facts)
         # The steps of a round leave together, as one model.
-        self.num_releases += 1 if PLAN in facts else count
+        if MORE not in facts:
+            self.num_releases += 1 if PLAN in facts else count
         self.is_marked = self.is_marked or MARK in facts
         self.head = facts[MARK][1] if MARK in facts else 0
         if q >= 1 and not whole:
@@ -579,10 +581,6 @@ class SpendingLedger:
         """
         return [f for f in self.all_of(study) if f["owner"] in (owner, -1)]
 
-    def charges(self, owner: int = -1) -> list[Charge]:
-        """Return the charges to an owner's data, without their studies."""
-        return [Charge(*facts["charge"]) for facts in self.facts(owner)]
-
     def has(self, study: StudyKey, release: int, owner: int = -1) -> bool:
         """Return whether a release of a study, by kind and id, is on record."""
         return self.has_charge(charge_facts(study, release, Charge(0.0), owner))
@@ -663,13 +661,15 @@ def charge_facts(
     fixed_rows: bool = False,
     unit: PrivacyUnit | None = None,
     plan: int = 0,
+    is_more: bool = False,
 ) -> Facts:
     """Return what a ledger has of a charge, as JSON values; see `record`.
 
     ``delta`` is where the study reports its epsilon, and ``fixed_rows`` the condition
     of that, for whoever reads the ledger. ``promised`` are all charges of the study,
     noted where it samples: it counts whole. ``unit`` is whom it protects. ``plan`` is
-    the number of a training's plan, which counts whole too.
+    the number of a training's plan, which counts whole too, and ``is_more`` that the
+    charge is of the same round as the one before it.
     """
     key = dict(zip(_KEY, (*study, release, owner), strict=True))
     facts = {**key, "charge": list(astuple(charge)), "delta": delta}
@@ -678,6 +678,8 @@ def charge_facts(
         facts["promised"] = whole
     if plan:
         facts[PLAN] = plan
+    if is_more:
+        facts[MORE] = True
     if unit is not None:
         facts["unit"] = [*astuple(unit)]
     return {**facts, "fixed_rows": True} if fixed_rows else facts

@@ -24,8 +24,9 @@ True
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flwr_fbo._common.fields import FREE, check_fields, flag, integer, number
@@ -226,18 +227,24 @@ Trainings = DPSGD | Sequence[DPSGD]
 
 
 def charges_of(name: str, trainings: Trainings) -> tuple[Charge, ...]:
-    """Return what steps of DP-SGD cost an example, with or without it.
+    """Return what steps of DP-SGD cost an example, with or without it; equal ones once.
 
     Raises
     ------
     ValueError
-        If they are not `DPSGD`, or there are none.
+        If they are not `DPSGD`, there are none, or there are too many steps.
     """
     several = (trainings,) if isinstance(trainings, DPSGD) else trainings
     is_valid = isinstance(several, Sequence) and len(several) > 0
     is_valid = is_valid and all(isinstance(each, DPSGD) for each in several)
     require(is_valid, name, trainings, "a DPSGD, or several")
-    return tuple(each.charge for each in several)
+    counts: Counter[tuple[float, float]] = Counter()
+    for each in several:
+        z, q, count = astuple(each.charge)
+        counts[z, q] += count
+    steps, expected = sum(counts.values()), f"at most {MOST_STEPS} in all"
+    require(steps <= MOST_STEPS, f"num_steps of {name}", steps, expected)
+    return tuple(Charge(z, q, count) for (z, q), count in counts.items())
 
 
 class Choice(Protocol):
@@ -353,7 +360,7 @@ def _total(
     groups = [counted_in(unit, ONE_EXAMPLE_LESS, planned)]
     groups += [counted_in(unit, EXAMPLE, (charge,)) for charge in beside]
     found = tuple(group for group in groups if group)
-    return Spent(found, len(found), unit.adjacency == "replaced")
+    return Spent(found, len(found), unit)
 
 
 def _spent(

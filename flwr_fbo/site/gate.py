@@ -459,7 +459,8 @@ class Gate:
         promised = "no epsilon: it is not private"
         if promise.private and promise.delta is not None:
             terms = promised_guarantee(key[0], promise)
-            promised = Spent((promise.charges,)).text(promise.delta, terms)
+            promise_spends = Spent((promise.charges,), total=promise.unit)
+            promised = promise_spends.text(promise.delta, terms)
         _log.info(
             "joined study %s of strategy %s: promises %s, %s; spent before in %s: %s; "
             "limits: %s",
@@ -579,6 +580,7 @@ class Gate:
                     promised=plan,
                     unit=ONE_EXAMPLE_LESS,
                     plan=number,
+                    is_more=release > first,
                 )
                 for release, charge in enumerate(steps, first)
             ]

@@ -181,7 +181,8 @@ def share_of(
             shares.append(count / limit.max_releases)
         for unit, most in limit.epsilons.items():
             assert limit.max_delta is not None
-            alone = Spent((counted_in(unit, promise.unit, promise.charges),))
+            counted = counted_in(unit, promise.unit, promise.charges)
+            alone = Spent((counted,), total=unit)
             if alone.least_epsilon(limit.max_delta) > 2 * most:
                 return math.inf
             shares.append(alone.epsilon(limit.max_delta) / most)

@@ -344,7 +344,8 @@ def _study(context: Context, promise: Promise) -> Finding:
     charges.check_total(("announced", ""), promise)
     releases = counted(promise.num_releases, "release")
     assert promise.delta is not None
-    epsilon = Spent((promise.charges,)).text(promise.delta, Guarantee(promise.unit))
+    spent = Spent((promise.charges,), total=promise.unit)
+    epsilon = spent.text(promise.delta, Guarantee(promise.unit))
     text = f"{releases}, {epsilon}"
     if not node_limits(context).bound_anything:
         return Finding("study", f"{text}: no limit refuses it", "note")

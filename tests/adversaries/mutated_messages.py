@@ -92,6 +92,7 @@ from flwr_fbo.tuner.message_headers import (
 from flwr_fbo.tuning.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.tuning.search.study import TuningInstruction, TuningStudy
 from tests.support.federation import SPACE
+from tests.support.ledgers import ledger_charges
 from tests.support.private_agent import PRIVACY
 
 IN_A_ROW = 4
@@ -542,7 +543,7 @@ class Site:
         if self._folder is not None and not (self._folder / FILE_NAME).exists():
             return []
         with KeptLedger(context, self._folder).held() as ledger:
-            charges, facts = ledger.charges(), [row.facts for row in ledger.rows]
+            charges, facts = ledger_charges(ledger), [row.facts for row in ledger.rows]
         spent = sum(charge.num_releases for charge in charges)
         for unit, most in PRIVATE.epsilons.items():
             epsilon = Spent.of(unit, facts).epsilon(DELTA)

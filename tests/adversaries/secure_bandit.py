@@ -52,6 +52,7 @@ from flwr_fbo.secure.wire import PayloadError, set_bytes, to_payload
 from flwr_fbo.study.codec import STUDY_ENTRY
 from tests.adversaries.summed_blocks import another_set, fewer_sites, flipped
 from tests.support.grouped import hosted
+from tests.support.ledgers import ledger_charges
 from tests.support.secure_studies import Keys, arrays_of, configs_of, make_keys
 
 NUM_SITES, NUM_RELEASES = 5, 6
@@ -145,7 +146,7 @@ class Site:
         if not (self.folder / FILE_NAME).is_file():
             return []
         with SpendingLedger.held(self.folder) as ledger:
-            return ledger.charges()
+            return ledger_charges(ledger)
 
     def check(self, asked: Message, reply: Message, tally: Tally) -> None:
         """Note what is wrong with an answer, if anything is."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
+from flwr_fbo import charge_training
 from flwr_fbo._common.version import __version__
 from flwr_fbo.cli import app
+from flwr_fbo.privacy import plan_training
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.spending_ledger import (
     FILE_NAME,
@@ -21,6 +25,7 @@ from flwr_fbo.privacy.spending_ledger import (
     composed_epsilon,
 )
 from flwr_fbo.secure.roster import Roster, SigningKey
+from tests.support.ledgers import ledger_charges
 
 
 def check(config: object, *options: str) -> tuple[int, str]:
@@ -160,7 +165,20 @@ def test_a_study_that_was_announced(tmp_path: Path) -> None:
         assert words in line(text, "study")
         assert text.endswith("1 problem: this site is not ready.\n")
     with SpendingLedger.held(tmp_path) as ledger:
-        assert ledger.charges(0) == [Charge(2.5)]
+        assert ledger_charges(ledger, 0) == [Charge(2.5)]
+
+
+def test_nothing_is_left_beside_a_training_that_was_planned_for_the_limit(
+    tmp_path: Path,
+) -> None:
+    plan = plan_training(8.0, 1e-5, sampling_probability=0.05, num_steps=60).training
+    limits: Any = {"fbo-max-epsilon-per-example": 8.0, "fbo-max-delta": 1e-5}
+    context = Context(7, 1, {"fbo-folder": str(tmp_path), **limits}, RecordDict(), {})
+    charge_training(context, replace(plan, num_steps=20), plan=plan)
+    entries = " ".join(f"{name}={value}" for name, value in limits.items())
+    code, text = check(f'agent-id=0 fbo-folder="{tmp_path}" {entries}')
+    assert code == 0, text
+    assert line(text, "left").endswith(" at most, of 8: no further study")
 
 
 def test_a_limit_without_its_delta_is_told_once() -> None:
@@ -250,7 +268,7 @@ def test_a_clock_that_was_once_ahead_keeps_no_site_down(
     assert "ok       left         1 release of 2\n" in text
     with SpendingLedger.held(tmp_path) as ledger:
         ledger.record(("tuning", "b"), 1, Charge(9.0), owner=0)
-        assert len(ledger.charges()) == 2
+        assert len(ledger_charges(ledger)) == 2
     # All of it counts, whatever agent-id it was charged under.
     code, text = check(config.replace("agent-id=0", "agent-id=1"))
     assert code == 0

@@ -19,7 +19,13 @@ from flwr_fbo.privacy.gaussian import (
     gaussian_mu,
     poisson_epsilon,
 )
-from flwr_fbo.privacy.guarantee import CLIENT, Guarantee
+from flwr_fbo.privacy.guarantee import (
+    CLIENT,
+    EXAMPLE,
+    ONE_EXAMPLE_LESS,
+    Guarantee,
+    PrivacyUnit,
+)
 from flwr_fbo.privacy.loss_distribution import composed_losses
 from flwr_fbo.privacy.spending_ledger import (
     Charge,
@@ -179,17 +185,17 @@ def test_shares_of_delta_never_add_up_to_more_than_is_reserved(
         assert spent == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_what_comes_first_is_exact_beside_gaussian_releases(replaced: bool) -> None:
+@pytest.mark.parametrize("total", [ONE_EXAMPLE_LESS, EXAMPLE])
+def test_what_comes_first_is_exact_beside_gaussian_releases(total: PrivacyUnit) -> None:
     """A training that is planned, and then choices: but for a twentieth of delta."""
     delta, plan = 1e-5, (Charge(1.0, 0.05, 540),)
     choices = ((Charge(8.0),), (Charge(5.0),), (Charge(8.0),))
     entries = ((0.05, 1.0, 540), (1.0, 8.0, 2), (1.0, 5.0, 1))
-    fixed = poisson_epsilon(entries, delta, replaced=replaced)
-    spent = Spent((plan, *choices), replaced=replaced).epsilon(delta)
+    fixed = poisson_epsilon(entries, delta, replaced=total == EXAMPLE)
+    spent = Spent((plan, *choices), total=total).epsilon(delta)
     assert fixed < spent < 1.004 * fixed
     # The other way about the server could choose the training by what it has read.
-    assert Spent((*choices, plan), replaced=replaced).epsilon(delta) > spent
+    assert Spent((*choices, plan), total=total).epsilon(delta) > spent
 
 
 def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:

@@ -26,6 +26,7 @@ from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.guarantee import CLIENT, EXAMPLE
 from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger, unit_of
 from flwr_fbo.site.proofs import recover
+from tests.support.ledgers import ledger_charges
 
 TABLES = """
 CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL,
@@ -143,12 +144,12 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     SCHEMAS[schema](path)
     path.chmod(0o600)
     with SpendingLedger.held(tmp_path) as ledger:
-        assert ledger.charges() == CHARGES
+        assert ledger_charges(ledger) == CHARGES
         assert [row.committed for row in ledger.rows] == [1764230400.5, 1764230401.5]
         ledger.record(("tuning", "c"), 1, Charge(3.0))
     assert numbers_of(path) == (LEDGER.application_id, LEDGER.schema)
     with SpendingLedger.held(tmp_path) as ledger:
-        assert ledger.charges() == [*CHARGES, Charge(3.0)]
+        assert ledger_charges(ledger) == [*CHARGES, Charge(3.0)]
         # Which charges with sampling were promised together was not noted then.
         client, example = (Spent.of(u, ledger.facts()) for u in (CLIENT, EXAMPLE))
         # Whom they protect was not noted either: it follows from the kind.
@@ -156,7 +157,7 @@ def test_a_ledger_of_each_schema_opens_and_is_upgraded(
     assert client == Spent(((Charge(1.5),), (Charge(3.0),)), 3)
     # What was sampled counts without amplification.
     of_example = (Charge(0.75),), (Charge(2.0),), (Charge(1.5),)
-    assert example == Spent(of_example, 3, replaced=True)
+    assert example == Spent(of_example, 3, EXAMPLE)
     with Journal(None, path) as journal:
         made_by = journal._store.made_by
         assert made_by == ("0.1.0" if schema == LEDGER.schema else __version__)
@@ -223,7 +224,7 @@ def test_a_ledger_opens_in_the_next_schema(
         later.setattr(file_formats, "LEDGER", following)
         later.setattr("flwr_fbo.journal.journal_file.__version__", "9.8.7")
         with SpendingLedger.held(tmp_path) as ledger:
-            assert ledger.charges() == CHARGES
+            assert ledger_charges(ledger) == CHARGES
             ledger.record(("tuning", "c"), 1, Charge(3.0))
     before = path.read_bytes()
     with pytest.raises(JournalError) as error, SpendingLedger.held(tmp_path):

@@ -12,9 +12,10 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
+from flwr.app import Context, RecordDict
 from scipy.stats import norm
 
-from flwr_fbo import PrivateChoice
+from flwr_fbo import PrivateChoice, charge_training
 from flwr_fbo.privacy import DPSGD, plan_training
 from flwr_fbo.privacy.filters import Spent
 from flwr_fbo.privacy.gaussian import gaussian_mu
@@ -232,6 +233,15 @@ def test_an_event_of_dp_accounting_is_read() -> None:
     for other in (cut, dp_accounting.LaplaceDpEvent(1.0), None):
         with pytest.raises(ValueError, match=r"^event=.*Gaussian mechanisms alone"):
             DPSGD.from_dp_event(other)
+
+
+def test_many_equal_parts_of_an_event_are_one_charge(tmp_path: Path) -> None:
+    """More than a promise may have different ones."""
+    step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.1))
+    found = DPSGD.from_dp_event(dp_accounting.ComposedDpEvent([step] * 200))
+    assert charges_of("training", found) == (Charge(1.1, 0.05, 200),)
+    config: Any = {"fbo-folder": str(tmp_path)}
+    charge_training(Context(7, 1, config, RecordDict(), {}), found)
 
 
 # A total that training and choice keep to.

@@ -23,6 +23,7 @@ from flwr_fbo.privacy.spending_ledger import SpendingLedger
 from flwr_fbo.secure import SecureAggregation
 from flwr_fbo.secure.roster import Roster, SigningKey
 from tests.support.federation import numpy_app
+from tests.support.ledgers import ledger_charges
 from tests.support.secure_studies import (
     AGGREGATION,
     APP,
@@ -167,7 +168,7 @@ def test_each_site_counts_by_itself(tmp_path: Path) -> None:
     assert len(strategy.server.ledger) == 2
     for slot in range(len(configs)):
         with SpendingLedger.held(tmp_path / f"folder-{slot}") as ledger:
-            charges = ledger.charges(owner=slot)
+            charges = ledger_charges(ledger, owner=slot)
         [promised] = strategy.study.promise.charges
         assert charges == [replace(promised, num_releases=1)] * 2
 

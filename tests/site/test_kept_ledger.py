@@ -8,6 +8,7 @@ from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo.privacy.spending_ledger import Charge, charge_facts
 from flwr_fbo.site.kept_ledger import KeptLedger
+from tests.support.ledgers import ledger_charges
 
 
 def _context(node: UserConfig | None = None, run: UserConfig | None = None) -> Context:
@@ -24,9 +25,9 @@ def test_without_a_folder_a_ledger_lives_as_long_as_the_run() -> None:
     with kept.held() as ledger:
         ledger.add(facts)
     with KeptLedger(context, None).held() as ledger:
-        assert ledger.charges() == [Charge(4.0)]
+        assert ledger_charges(ledger) == [Charge(4.0)]
     with KeptLedger(_context(), None).held() as ledger:
-        assert ledger.charges() == []
+        assert ledger_charges(ledger) == []
 
 
 def test_all_charges_count_in_a_folder_that_the_server_did_not_choose(

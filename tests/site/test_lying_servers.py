@@ -9,6 +9,7 @@ import pytest
 from flwr_fbo._common.errors import RefusedError
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger
+from tests.support.ledgers import ledger_charges
 from tests.support.site_budget import (
     FOLDERS,
     Node,
@@ -79,7 +80,7 @@ def test_agents_with_one_folder_are_charged_for_one_site(tmp_path: Path) -> None
     )
     with SpendingLedger.held(tmp_path) as ledger:
         for owner in (0, 1, -1):
-            assert ledger.charges(owner) == [Charge(1.2), Charge(9.0)]
+            assert ledger_charges(ledger, owner) == [Charge(1.2), Charge(9.0)]
 
 
 def test_a_cheap_study_of_another_kind_pays_for_nothing(tmp_path: Path) -> None:

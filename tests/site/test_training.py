@@ -163,6 +163,18 @@ def test_limits_of_the_app_and_on_releases_hold_too(tmp_path: Path) -> None:
         charge_training(site(tmp_path, max_epsilon_per_client=9.0), ROUND)
 
 
+def test_a_round_of_several_parts_is_one_release(tmp_path: Path) -> None:
+    parts = (DPSGD(5.0, 0.05, 1), DPSGD(6.0, 0.05, 1), DPSGD(5.0, 0.05, 2))
+    few = Limits(max_releases=2)
+    for _ in range(2):
+        charge_training(site(tmp_path), parts, limits=few)
+    with pytest.raises(RefusedError):
+        charge_training(site(tmp_path), parts, limits=few)
+    # Equal ones are one charge.
+    assert [f["charge"] for f in facts_in(tmp_path)[:2]] == [[5, 0.05, 3], [6, 0.05, 1]]
+    assert Spent.of(CLIENT, facts_in(tmp_path)).num_releases == 2
+
+
 def test_without_a_folder_limits_hold_as_long_as_the_context() -> None:
     cost = composed_epsilon([ROUND.charge], DELTA)
     context = site(None, max_epsilon_per_example=1.1 * cost)
@@ -235,6 +247,8 @@ def test_it_says_what_is_not_allowed(tmp_path: Path) -> None:
     for wrong in (None, 1.1, [], [ROUND, 1]):
         with pytest.raises(ValueError, match=r"^training=.*a DPSGD, or several"):
             charge(context, wrong)
+    with pytest.raises(ValueError, match=r"^num_steps of training=120000 "):
+        charge(context, [DPSGD(1.1, 0.05, 60_000)] * 2)
     with pytest.raises(ValueError, match=r"^plan=1\.1"):
         charge(context, ROUND, plan=1.1)
     with pytest.raises(ValueError, match=r"^limits="):

@@ -25,6 +25,7 @@ from flwr_fbo.tuning.search.agent import Agent, play_round
 from flwr_fbo.tuning.search.study import create_agent
 from tests.support.fed_warm_start import SPACE, make_objective, objective_of
 from tests.support.grouped import hosted
+from tests.support.ledgers import ledger_charges
 
 AGENT = FedWarmStartSettings(num_candidates=60, share_after=4, num_led=2)
 N, ROUNDS = 7, 10
@@ -159,7 +160,9 @@ def test_who_sends_again_pays_again(tmp_path: Path) -> None:
     with SpendingLedger.held(sites) as ledger:
         for slot in range(N):
             sends = slot < 5
-            assert ledger.charges(owner=slot) == ([Charge(z)] * 2 if sends else [])
+            assert ledger_charges(ledger, owner=slot) == (
+                [Charge(z)] * 2 if sends else []
+            )
     twice = composed_epsilon([Charge(z)] * 2, 1e-3)
     once = again.privacy_spent.epsilon  # of this study alone
     assert once == pytest.approx(composed_epsilon([Charge(z)], 1e-3), rel=1e-3)

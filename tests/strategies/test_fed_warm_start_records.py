@@ -35,6 +35,7 @@ from tests.support.fed_warm_start import (
     strategy,
 )
 from tests.support.killing import NUM_KILLS, killed_in
+from tests.support.ledgers import ledger_charges
 
 REAL_NOISE = Seeds(study=1, features=2)
 SENDERS = range(sum(SIZES))
@@ -143,7 +144,7 @@ def test_a_killed_server_releases_once_a_cohort(tmp_path: Path, num_kills: int) 
         for slot in range(N):
             assert sent(folder, slot).keys() == ({1} if slot in SENDERS else set())
         with SpendingLedger.held(folder / "sites") as spent:
-            owners = [len(spent.charges(owner=slot)) for slot in range(N)]
+            owners = [len(ledger_charges(spent, owner=slot)) for slot in range(N)]
         assert owners == [1] * len(SENDERS) + [0] * (N - len(SENDERS))
 
 
@@ -249,7 +250,7 @@ def test_a_site_that_lost_its_journal_sends_no_second_message(tmp_path: Path) ->
     assert sent(tmp_path, 0) == {}
     assert sent(tmp_path, 1) == {1: 2}
     with SpendingLedger.held(tmp_path / "sites") as spent:
-        assert len(spent.charges(owner=0)) == 1
+        assert len(ledger_charges(spent, owner=0)) == 1
 
 
 def test_a_site_that_lost_its_journal_refuses_to_send_again(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_a_site_that_lost_its_journal_refuses_to_send_again(tmp_path: Path) -> N
     assert len(study.server.ledger) == 2
     assert sent(tmp_path, 0) == {}
     with SpendingLedger.held(tmp_path / "sites") as spent:
-        assert len(spent.charges(owner=0)) == 1
+        assert len(ledger_charges(spent, owner=0)) == 1
 
 
 def test_a_site_that_lost_everything_is_in_one_release(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from flwr_fbo.privacy.guarantee import CLIENT
 from flwr_fbo.privacy.spending_ledger import Charge, SpendingLedger, composed_epsilon
 from flwr_fbo.tuning import FedVoteSettings
 from tests.support.federation import NUM_AGENTS, SPACE, numpy_app, strategy
+from tests.support.ledgers import ledger_charges
 
 AFTER = (2, 4)
 
@@ -223,7 +224,7 @@ def test_the_budget_of_a_federation_outlives_its_studies(
     assert made == [2, 2, 1, 0]
     assert f"more by others with budget={tmp_path}" in caplog.text
     with SpendingLedger.held(tmp_path) as ledger:
-        assert ledger.charges() == [one] * 5
+        assert ledger_charges(ledger) == [one] * 5
         spent = Spent.of(CLIENT, ledger.facts())
     assert spent.epsilon(alone.server.delta) <= limit
 
@@ -276,7 +277,7 @@ def test_a_study_that_goes_on_is_not_charged_twice(tmp_path: Path) -> None:
     study.start(grid(), num_rounds=5)
     assert len(study.server.ledger) == 2
     with SpendingLedger.held(tmp_path / "budget") as ledger:
-        assert len(ledger.charges()) == 2
+        assert len(ledger_charges(ledger)) == 2
 
 
 def test_a_budget_that_is_given_later_counts_what_was_released(tmp_path: Path) -> None:
@@ -286,7 +287,7 @@ def test_a_budget_that_is_given_later_counts_what_was_released(tmp_path: Path) -
     study = _study(**options, noise_seed=None, budget=tmp_path / "budget")
     study.start(LateGrid(), num_rounds=5)
     with SpendingLedger.held(tmp_path / "budget") as ledger:
-        assert len(ledger.charges()) == len(study.server.ledger) == 2
+        assert len(ledger_charges(ledger)) == len(study.server.ledger) == 2
 
 
 def test_a_control_spends_nothing_of_a_budget(tmp_path: Path) -> None:
@@ -304,7 +305,7 @@ def test_a_control_spends_nothing_of_a_budget(tmp_path: Path) -> None:
     study.start(LateGrid(), num_rounds=5)
     assert len(study.server.ledger) == 2
     with SpendingLedger.held(tmp_path / "budget") as ledger:
-        assert ledger.charges() == []
+        assert ledger_charges(ledger) == []
 
 
 def test_a_budget_that_others_spend_meanwhile_halts_the_releases(

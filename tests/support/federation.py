@@ -17,6 +17,7 @@ from flwr_fbo.privacy.spending_ledger import FILE_NAME, Charge, SpendingLedger
 from flwr_fbo.tuning import DPFTSDESettings, FedVoteSettings, TuningClient
 from flwr_fbo.tuning.search.agent import Agent
 from tests.support.grouped import grouped, hosted
+from tests.support.ledgers import ledger_charges
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
 # With these a study's releases are exact, and something is recommended.
@@ -178,4 +179,4 @@ def charges_in(folder: Path) -> list[Charge]:
     if not (folder / FILE_NAME).is_file():
         return []
     with SpendingLedger.held(folder) as ledger:
-        return ledger.charges()
+        return ledger_charges(ledger)

@@ -41,6 +41,7 @@ from tests.support import apps, bandit_sites
 from tests.support import private_agent as neural_study
 from tests.support.federation import make_objective, strategy
 from tests.support.grouped import hosted
+from tests.support.ledgers import ledger_charges
 
 # The site that is harmed, and all of them.
 SITE, NUM_SITES = 1, 3
@@ -169,7 +170,7 @@ def charges_in(folder: Path) -> list[Charge]:
     if not (folder / FILE_NAME).is_file():
         return []
     with SpendingLedger.held(folder) as ledger:
-        return ledger.charges()
+        return ledger_charges(ledger)
 
 
 def server_receipts(server: Path, into: Path) -> Path:

@@ -624,7 +624,10 @@ def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) ->
         )
         if plan.reason:
             _log.warning(
-                "%s, which takes longer than one training: %s.", NOT_SHARED, plan.reason
+                "%s, which takes longer than one training, and costs more epsilon where "
+                "training is charged: %s.",
+                NOT_SHARED,
+                plan.reason,
             )
         elif plan.num_rounds is None and plan.num_rung_rounds > last:
             _log.warning(

@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from benchmarks import records_of_a_patient
 from tests.support.documents import ROOT
 
 
@@ -50,10 +51,14 @@ FIGURES = {
         ", ".join(f"{epsilon_of(MU * k**0.5):.2f}" for k in (1, 2, 3))
         + f" and {epsilon_of(2 * MU):.2f} together",
         f"a month for a year, cost {epsilon_of(MU * 12**0.5):.2f}",
+        f"({epsilon_of(2 * MU * 12**0.5):.1f} if replaced by another; "
+        f"{epsilon_of(2 * MU * 60**0.5):.1f} after five years)",
     ),
     "docs/privacy/for-the-board.md": (
         f"total is {epsilon_of(MU * 12**0.5):.2f} per client",
         f"{epsilon_of(MU * 60**0.5):.1f} after five",
+        f"{epsilon_of(2 * MU * 12**0.5):.1f} and {epsilon_of(2 * MU * 60**0.5):.1f} "
+        "if the message is replaced by another",
     ),
     "docs/app/linear-bandits.md": (
         f"2 visits has epsilon {epsilon_of(2 * VISIT, 1e-5):.1f} in place of 4",
@@ -68,3 +73,9 @@ def test_figures_of_a_page_are_right(page: str) -> None:
     text = re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8"))
     for figure in FIGURES[page]:
         assert figure in text
+
+
+@pytest.mark.gate
+def test_the_table_of_records_is_what_the_command_prints() -> None:
+    page = (ROOT / "docs/privacy/one-epsilon-for-a-patient.md").read_text()
+    assert "\n".join(records_of_a_patient.table()) in page

@@ -3,8 +3,8 @@
 - ``python`` blocks share one namespace; a ``text`` block right after one is what it
   printed since the last such block.
 - In ``console`` blocks a line that begins with ``$`` is a command, and what follows,
-  if anything, is its output. ``flwr-fbo`` runs; every other program is on the list
-  `NOT_RUN`, with what is checked in its place. On a *menu*, a README whose commands are
+  if anything, is its output, which ``> FILE`` writes. ``flwr-fbo`` runs; every other
+  program is on the list `NOT_RUN`, with what is checked in its place. On a *menu*, a README whose commands are
   alternatives that take minutes to hours, ``flwr-fbo`` is only asked whether it would
   take the command, and has such an experiment.
 - A ``toml`` block whose first line is ``# NAME.toml`` is written to that file.
@@ -224,9 +224,14 @@ def run_in_a_copy(path: Path, folder: Path) -> None:
 def run_command(arguments: list[str]) -> str:
     """Run ``flwr-fbo``, 80 columns wide, and return what it prints."""
     arguments = [name for a in arguments for name in _expanded(a)]
+    *arguments, sign, file = arguments if ">" in arguments else [*arguments, "", ""]
+    assert sign in ("", ">"), f"{arguments}: what follows the file?"
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert done.exit_code == 0, f"{arguments}: {done.output}"
-    return done.stdout
+    if not file:
+        return done.stdout
+    Path(file).write_text(done.stdout)
+    return ""
 
 
 def assert_output(got: str, wanted: str, where: str) -> None:

@@ -80,8 +80,9 @@ class OneTraining:
     clients, Flower's secure aggregation, ``min_train_nodes`` above a group, or a `main`
     without a strategy of ``flwr.serverapp``. So they do where there are fewer than two
     groups of ``min_clients``; then eight trials are trained for three rounds, and two
-    of them for nine. This takes longer than one training: twice as long where `main`
-    has 27 rounds. The log says so before the first message.
+    of them for nine. This takes longer than one training, twice as long where `main`
+    has 27 rounds, and costs more epsilon where training is charged. The log says so
+    before the first message.
     """
 
     trials: int = field(default=16, metadata=integer(2))

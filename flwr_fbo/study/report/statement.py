@@ -185,7 +185,8 @@ class Cost:
             for found in (entries, others)
         )
         number = sum(charge.num_releases for charge in charges)
-        return cls(unit, Spent(one, number), Spent(other, number, replaced=True))
+        replaced = PrivacyUnit(unit.protects, "replaced")
+        return cls(unit, Spent(one, number), Spent(other, number, replaced))
 
     @property
     def mu(self) -> float | None:

@@ -154,7 +154,10 @@ TRIAL_ROUND = DPSGD(1.0, 0.05, 10)
 
 
 def tuned(
-    folder: Path | None, limit: float, plan: DPSGD | None = None
+    folder: Path | None,
+    limit: float,
+    plan: DPSGD | None = None,
+    resets_state: bool = False,
 ) -> tuple[InProcessGrid, FederationTuner, list[int]]:
     """Return sites and a tuner whose trials train with DP-SGD, with one limit.
 
@@ -168,6 +171,8 @@ def tuned(
     def train(message: Message, context: Context) -> Message:
         charge(context, TRIAL_ROUND, plan=plan)
         trained.append(context.node_id)
+        if resets_state:
+            context.state = RecordDict()
         return honest(message, context)
 
     @app.evaluate()
@@ -195,10 +200,15 @@ def tuned(
     return grid, tuner, trained
 
 
-@pytest.mark.parametrize("has_folder", [True, False])
-def test_trials_of_a_tuner_share_one_limit(tmp_path: Path, has_folder: bool) -> None:
+@pytest.mark.parametrize(
+    ("has_folder", "resets_state"), [(True, False), (False, False), (False, True)]
+)
+def test_trials_of_a_tuner_share_one_limit(
+    tmp_path: Path, has_folder: bool, resets_state: bool
+) -> None:
     rounds = [Spent(((TRIAL_ROUND.charge,),) * k).epsilon(DELTA) for k in (1, 2)]
-    grid, tuner, trained = tuned(tmp_path if has_folder else None, sum(rounds) / 2)
+    folder, limit = tmp_path if has_folder else None, sum(rounds) / 2
+    grid, tuner, trained = tuned(folder, limit, resets_state=resets_state)
     tuner.start(main_of(), grid, server_context())
     # One round of the first trial at each site; the second failed.
     assert [trained.count(node) for node in set(trained)] == [1] * NUM_CLIENTS

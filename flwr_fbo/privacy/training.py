@@ -227,7 +227,7 @@ Trainings = DPSGD | Sequence[DPSGD]
 
 
 def charges_of(name: str, trainings: Trainings) -> tuple[Charge, ...]:
-    """Return what steps of DP-SGD cost an example, with or without it; equal ones once.
+    """Return what steps of DP-SGD cost an example; equal ones are one charge.
 
     Raises
     ------

@@ -152,8 +152,9 @@ def call_app(
         raise
     finally:  # whatever fails: a training may have been charged before
         if inner.state is not state:  # the app has put another in its place
+            charged = {name: state[name] for name in (SPENDING,) if name in state}
             state.clear()
-            state.update(inner.state)
+            state.update({**charged, **inner.state})
     return reply
 
 

@@ -52,12 +52,16 @@ def _sites(folder: Path, max_epsilon: float) -> list[UserConfig]:
     assert first["partition-id"] == first["agent-id"] == 0
     assert first["num-partitions"] == NUM_SITES
     assert first["fbo-max-epsilon-per-example"] == TOTAL
-    changed: list[UserConfig] = [
-        {"fbo-folder": str(folder / f"site-{site}"), "agent-id": site}
-        | {"partition-id": site, "fbo-max-epsilon-per-example": max_epsilon}
+    return [
+        {
+            **first,
+            "agent-id": site,
+            "partition-id": site,
+            "fbo-folder": str(folder / f"site-{site}"),
+            "fbo-max-epsilon-per-example": max_epsilon,
+        }
         for site in range(NUM_SITES)
     ]
-    return [{**first, **of_site} for of_site in changed]
 
 
 def _least_noise(num_rounds: int, choice: PrivateChoice | None) -> float:

@@ -623,8 +623,8 @@ def _say(plan: Plan, chooser: Chooser, num_decided: int, folder: Path | None) ->
         )
         if plan.reason:
             _log.warning(
-                "%s, which takes longer than one training, and costs more epsilon where "
-                "training is charged: %s.",
+                "%s, which takes longer than one training, and costs more epsilon "
+                "where training is charged: %s.",
                 NOT_SHARED,
                 plan.reason,
             )

@@ -4,9 +4,9 @@
   printed since the last such block.
 - In ``console`` blocks a line that begins with ``$`` is a command, and what follows,
   if anything, is its output, which ``> FILE`` writes. ``flwr-fbo`` runs; every other
-  program is on the list `NOT_RUN`, with what is checked in its place. On a *menu*, a README whose commands are
-  alternatives that take minutes to hours, ``flwr-fbo`` is only asked whether it would
-  take the command, and has such an experiment.
+  program is on the list `NOT_RUN`, with what is checked in its place. On a *menu*, a
+  README whose commands are alternatives that take minutes to hours, ``flwr-fbo`` is
+  only asked whether it would take the command, and has such an experiment.
 - A ``toml`` block whose first line is ``# NAME.toml`` is written to that file.
 - A ``python`` block whose first line is ``# flwr_fbo/FILE.py`` is that file, and one
   with ``# flwr_fbo/FILE.py, at its end`` is added to it. Such a page runs in a process

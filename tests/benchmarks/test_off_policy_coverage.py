@@ -25,7 +25,7 @@ from flwr_fbo.bandits.off_policy.estimators import all_estimates
 ROWS = Path("benchmarks/off_policy_coverage.jsonl")
 NUM_LOGS, LENGTH = 25, 300
 # Cells of 0.88 to 0.92, where 0.92 was promised.
-MISSED = 1
+MISSED = 2
 
 
 @cache

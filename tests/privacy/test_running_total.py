@@ -52,7 +52,7 @@ def _same(ledger: SpendingLedger) -> None:
         charged = ledger.charged(owner)
         for unit in (CLIENT, EXAMPLE):
             assert charged.groups(unit) == Charged(every).groups(unit)
-            spent = Spent(charged.groups(unit), charged.num_releases)
+            spent = Spent(charged.groups(unit), charged.num_releases, unit)
             assert spent == Spent.of(unit, every)
         for study in STUDIES:
             own = [facts for facts in every if study_of(facts) == study]

@@ -42,6 +42,8 @@ FIGURES = {
         f"epsilon {epsilon_of(MU, 1e-6):.2f} at delta 1e-6",
         f"{epsilon_of(MU, 1e-9):.2f} at 1e-9",
         f"1e-6: {MU / mu_of(2, 1e-6):.2f} times the noise",
+        f"record, {epsilon_of(2 * MU, 1e-6):.2f} at 1e-6",
+        f"that is {epsilon_of(2 * mu_of(2, 1e-6), 1e-6):.2f}",
     ),
     "docs/privacy/what-privacy-covers.md": (
         f"guesses right {guess(MU)}",
@@ -59,6 +61,8 @@ FIGURES = {
         f"{epsilon_of(MU * 60**0.5):.1f} after five",
         f"{epsilon_of(2 * MU * 12**0.5):.1f} and {epsilon_of(2 * MU * 60**0.5):.1f} "
         "if the message is replaced by another",
+        f"is right {guess(MU * 12**0.5)} in 100",
+        f"one patient's record {guess(2 * MU * 12**0.5)}",
     ),
     "docs/app/linear-bandits.md": (
         f"2 visits has epsilon {epsilon_of(2 * VISIT, 1e-5):.1f} in place of 4",

@@ -185,13 +185,9 @@ def test_a_key_that_is_not_registered_is_refused(federation: Any) -> None:
     assert "No SuperNode found with the given public key" in federation.log("superlink")
 
 
-@pytest.mark.parametrize(
-    "exchange",
-    [
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2, 3, 4)),
-        pytest.param(5, marks=pytest.mark.gate),
-    ],
-)
+# A deployment in which a site is killed is in the gate: see `test_deployed_bandit`.
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", [1, 2, 3, 4, 5])
 def test_whatever_is_killed_in_a_sum_it_is_right(
     exchange: int, federation: Any
 ) -> None:
